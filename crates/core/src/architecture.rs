@@ -1,0 +1,114 @@
+//! What an architecture crate offers: schedules, routes, programs.
+
+use crate::program::{Embedded, Evidence, EvidenceFile, Manifest, Program};
+use crate::route::Route;
+use crate::schedule::Schedule;
+use crate::schedule::gqa_decode::GqaDecode;
+use crate::{Arch, Error, Operation, Result};
+
+/// The static content of an architecture crate.
+#[derive(Debug)]
+pub struct Architecture {
+    /// Which one.
+    pub arch: Arch,
+    /// `programs/manifest.json`; empty without the feature `programs`.
+    pub manifest: &'static str,
+    /// `programs/evidence.json`; empty without the feature `programs`.
+    pub evidence: &'static str,
+    /// Embedded programs; empty without the feature `programs`.
+    pub embedded: &'static [Embedded],
+    /// Grouped-query decode attention.
+    pub gqa_decode: Table<GqaDecode, crate::schedule::gqa_decode::Choice>,
+}
+
+/// Schedules and routes of one operation on one architecture.
+#[derive(Debug)]
+pub struct Table<S: 'static, C: 'static> {
+    /// Every compiled schedule.
+    pub schedules: &'static [S],
+    /// Which serves which shapes; first match wins.
+    pub routes: &'static [Route<C>],
+}
+
+impl Architecture {
+    /// Every schedule of every operation.
+    pub fn schedules(&self) -> Vec<&dyn Schedule> {
+        self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule).collect()
+    }
+}
+
+/// The programs of one architecture, manifest and evidence parsed.
+#[derive(Debug)]
+pub struct Library {
+    /// Architecture.
+    pub arch: Arch,
+    /// Programs in manifest order.
+    pub programs: Vec<Program>,
+    evidence: EvidenceFile,
+}
+
+impl Library {
+    /// Parses manifest and evidence of an architecture crate. Done once per process: records live as long as it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when a file does not parse or an embedded program has no record.
+    pub fn open(architecture: &'static Architecture) -> Result<Library> {
+        let arch = architecture.arch;
+        let corrupt = |what, error: &dyn std::fmt::Display| Error::Corrupt {
+            program: arch.name().to_owned(),
+            what,
+            expected: "readable".to_owned(),
+            given: error.to_string(),
+        };
+        if architecture.manifest.is_empty() {
+            return Ok(Library { arch, programs: Vec::new(), evidence: EvidenceFile::default() });
+        }
+        let manifest: Manifest =
+            serde_json::from_str(architecture.manifest).map_err(|error| corrupt("manifest", &error))?;
+        let evidence = serde_json::from_str(architecture.evidence).map_err(|error| corrupt("evidence", &error))?;
+        let records: &'static [_] = Vec::leak(manifest.programs);
+        let programs = architecture.embedded.iter().map(|&embedded| {
+            records
+                .iter()
+                .find(|record| record.operation == embedded.operation && record.variant == embedded.variant)
+                .map(|record| Program { arch, record, embedded })
+                .ok_or_else(|| {
+                    corrupt("manifest", &format!("no record for {}-{}", embedded.operation, embedded.variant))
+                })
+        });
+        Ok(Library { arch, programs: programs.collect::<Result<_>>()?, evidence })
+    }
+
+    /// The program of a variant.
+    ///
+    /// # Errors
+    /// [`Error::NoProgram`].
+    pub fn program(&self, operation: Operation, variant: &str) -> Result<Program> {
+        let of_operation = || self.programs.iter().filter(|program| program.record.operation == operation);
+        of_operation().find(|program| program.record.variant == variant).copied().ok_or_else(|| Error::NoProgram {
+            operation,
+            arch: self.arch,
+            wanted: variant.to_owned(),
+            available: match of_operation().count() {
+                0 => "none".to_owned(),
+                _ => of_operation().map(|program| program.record.variant.as_str()).collect::<Vec<_>>().join(", "),
+            },
+        })
+    }
+
+    /// The best evidence for a program whose bytes are still those that ran.
+    pub fn evidence(&self, program: &Program) -> Evidence {
+        let record = program.record;
+        self.evidence
+            .records
+            .iter()
+            .filter(|entry| entry.operation == record.operation && entry.variant == record.variant)
+            .filter(|entry| match entry.evidence {
+                Evidence::Hardware { .. } => entry.sha256 == record.cubin.sha256,
+                Evidence::Emulator { .. } | Evidence::CompiledOnly => entry.sha256 == record.ptx.sha256,
+            })
+            .map(|entry| entry.evidence.clone())
+            .max()
+            .unwrap_or(Evidence::CompiledOnly)
+    }
+}
