@@ -150,7 +150,7 @@ impl LaunchConfig {
                 self.cluster_size(),
             ));
         }
-        if self.block == 0 || self.block > 1024 || self.block % 32 != 0 {
+        if self.block == 0 || self.block > 1024 || !self.block.is_multiple_of(32) {
             return Err(Error::value("block", "a multiple of 32 threads in 32..=1024", self.block));
         }
         Ok(())

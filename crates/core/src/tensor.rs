@@ -212,7 +212,7 @@ impl<'a> TensorView<'a> {
             let expected = format!("contiguous strides {}", self.shape.contiguous_strides());
             return Err(Error::argument(argument, Property::Layout, expected, self.strides));
         }
-        if self.address % alignment != 0 {
+        if !self.address.is_multiple_of(alignment) {
             let expected = format!("an address that is a multiple of {alignment}");
             return Err(Error::argument(argument, Property::Alignment, expected, format!("{:#x}", self.address)));
         }

@@ -221,7 +221,7 @@ impl TensorMapRequest {
 
     fn validate_addresses(&self, tensor: &'static str) -> Result<()> {
         let alignment = if self.interleave == Interleave::B32 || self.dtype.is_align16() { 32 } else { 16 };
-        if self.address % alignment != 0 {
+        if !self.address.is_multiple_of(alignment) {
             let expected = format!("an address that is a multiple of {alignment}");
             return Err(Error::argument(tensor, Property::Alignment, expected, format!("{:#x}", self.address)));
         }
@@ -249,7 +249,7 @@ impl TensorMapRequest {
             MapType::U4x16Align8 => 2,
             _ => 1,
         };
-        if self.dims[0] % multiple != 0 {
+        if !self.dims[0].is_multiple_of(multiple) {
             return fail(
                 Property::Shape,
                 format!("a size of dimension 0 that is a multiple of {multiple}"),
@@ -268,7 +268,7 @@ impl TensorMapRequest {
             return fail(Property::Shape, "a box of 128 elements in dimension 0".into(), u64::from(self.box_dims[0]));
         }
         let inner_bytes = self.inner_box_bytes();
-        if self.interleave == Interleave::None && inner_bytes % 16 != 0 {
+        if self.interleave == Interleave::None && !inner_bytes.is_multiple_of(16) {
             return fail(Property::Shape, "an inner box that is a multiple of 16 bytes".into(), inner_bytes);
         }
         let box_bytes = inner_bytes * self.moved_rows();
@@ -283,13 +283,13 @@ impl TensorMapRequest {
         if self.interleave == Interleave::B32 && self.swizzle != Swizzle::B32 {
             return fail("32-byte swizzle with 32-byte interleave", format!("{:?}", self.swizzle));
         }
-        if let (Some(span), Interleave::None) = (self.swizzle.span_bytes(), self.interleave) {
-            if self.inner_box_bytes() > span {
-                return fail(
-                    &format!("an inner box of at most {span} bytes with {:?} swizzle", self.swizzle),
-                    self.inner_box_bytes().to_string(),
-                );
-            }
+        if let (Some(span), Interleave::None) = (self.swizzle.span_bytes(), self.interleave)
+            && self.inner_box_bytes() > span
+        {
+            return fail(
+                &format!("an inner box of at most {span} bytes with {:?} swizzle", self.swizzle),
+                self.inner_box_bytes().to_string(),
+            );
         }
         if self.oob_fill == OobFill::Nan && !self.dtype.is_float() {
             return fail("zero fill with integer types", format!("NaN fill with {:?}", self.dtype));
