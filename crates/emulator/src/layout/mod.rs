@@ -1,0 +1,1 @@
+//! Layouts: where operands, fragments and copies put their bytes, as pure functions of addresses and descriptors.

@@ -1,0 +1,278 @@
+//! Matrix products of one instruction: reference and hardware accumulation models.
+//!
+//! A tile is `D[m][n] = C[m][n] + sum over k of A[m][k] * B[n][k]`, operands decoded to `f64` (every operand format, times its
+//! block scale, is exact there), accumulator `f32`. Models, with their sources in the ISA notes:
+//!
+//! | [`Accumulation`] | rule | used for |
+//! |---|---|---|
+//! | `Reference` | sum in `f64`, one rounding to nearest | default of every family |
+//! | `Aligned(25)` | align products and C to the largest, cut below 25 fraction bits, add, cut to `f32` | Hopper 16-bit, tcgen05 |
+//! | `Aligned(13)` | the same, 13 fraction bits | Hopper FP8 |
+//! | `Grouped(35)` | groups of 16 exact, then groups and C aligned with 35 fraction bits | tcgen05 mxf4, mxf4nvf4 |
+
+/// How one instruction sums its products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accumulation {
+    /// `f64` sum, one rounding to `f32`. FP8, FP6 and FP4 products without block scale are exact; otherwise the sum is within
+    /// `(k + 1) * 2^-53 * sum |a b|` of the exact one before it is rounded.
+    #[default]
+    Reference,
+    /// All products and the accumulator truncated at this many fraction bits of the largest, the exact sum truncated to `f32`.
+    Aligned(u32),
+    /// Sums of 16 products are exact, then as [`Self::Aligned`].
+    Grouped(u32),
+}
+
+/// Shape of a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of A and D.
+    pub m: usize,
+    /// Columns of D, rows of `b`.
+    pub n: usize,
+    /// Terms of each product.
+    pub k: usize,
+}
+
+/// Products of one group that `Grouped` adds exactly.
+const GROUP: usize = 16;
+/// Rows and columns of the register block of the reference loop.
+const BLOCK_M: usize = 4;
+const BLOCK_N: usize = 4;
+
+/// Adds the product of `a` (`m * k`, rows contiguous) and `b` (`n * k`, the columns of B contiguous) to `d` (`m * n`).
+///
+/// `d` holds C on entry (zeros where the instruction ignores it) and D afterwards. NaN results are 0x7fffffff; infinities follow
+/// IEEE. `scratch` is reused between calls.
+///
+/// # Panics
+/// When a slice is shorter than its shape says.
+pub fn accumulate(a: &[f64], b: &[f64], d: &mut [f32], shape: Shape, how: Accumulation, scratch: &mut Vec<f64>) {
+    let Shape { m, n, k } = shape;
+    assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
+    match how {
+        Accumulation::Reference => reference(a, b, d, shape, scratch),
+        Accumulation::Aligned(fraction) => {
+            each(a, b, d, shape, scratch, |terms, c| aligned(terms, c, fraction));
+        }
+        Accumulation::Grouped(fraction) => {
+            let mut groups = Vec::with_capacity(k.div_ceil(GROUP));
+            each(a, b, d, shape, scratch, |terms, c| {
+                groups.clear();
+                groups.extend(terms.chunks(GROUP).map(|group| group.iter().sum::<f64>()));
+                aligned(&groups, c, fraction)
+            });
+        }
+    }
+}
+
+/// Packs `b` into panels of `BLOCK_N` columns, k outermost, zero-padded, so that the inner loop reads it contiguously.
+fn panels(b: &[f64], n: usize, k: usize, scratch: &mut Vec<f64>) {
+    scratch.clear();
+    scratch.resize(n.div_ceil(BLOCK_N) * BLOCK_N * k, 0.0);
+    for (panel, columns) in scratch.chunks_exact_mut(BLOCK_N * k.max(1)).zip(b.chunks(BLOCK_N * k.max(1))) {
+        for (j, column) in columns.chunks_exact(k).enumerate() {
+            for (slot, &value) in panel.chunks_exact_mut(BLOCK_N).zip(column) {
+                slot[j] = value;
+            }
+        }
+    }
+}
+
+fn reference(a: &[f64], b: &[f64], d: &mut [f32], Shape { m, n, k }: Shape, scratch: &mut Vec<f64>) {
+    if k == 0 {
+        return;
+    }
+    panels(&b[..n * k], n, k, scratch);
+    for m0 in (0..m).step_by(BLOCK_M) {
+        // Rows past the end repeat the last one and are not stored.
+        let rows: [&[f64]; BLOCK_M] = std::array::from_fn(|i| {
+            let row = (m0 + i).min(m - 1);
+            &a[row * k..row * k + k]
+        });
+        for (panel, n0) in scratch.chunks_exact(BLOCK_N * k).zip((0..n).step_by(BLOCK_N)) {
+            let sums = block(rows, panel);
+            for (i, sums) in sums.iter().enumerate().take(m - m0) {
+                let row = (m0 + i) * n;
+                for (value, sum) in d[row + n0..row + n.min(n0 + BLOCK_N)].iter_mut().zip(sums) {
+                    let result = (f64::from(*value) + sum) as f32;
+                    *value = super::arith::canonical(result);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn block(rows: [&[f64]; BLOCK_M], panel: &[f64]) -> [[f64; BLOCK_N]; BLOCK_M] {
+    let [r0, r1, r2, r3] = rows;
+    let mut sums = [[0.0; BLOCK_N]; BLOCK_M];
+    for ((((b, a0), a1), a2), a3) in panel.chunks_exact(BLOCK_N).zip(r0).zip(r1).zip(r2).zip(r3) {
+        let b: [f64; BLOCK_N] = b.try_into().expect("chunks of BLOCK_N");
+        for j in 0..BLOCK_N {
+            sums[0][j] += a0 * b[j];
+            sums[1][j] += a1 * b[j];
+            sums[2][j] += a2 * b[j];
+            sums[3][j] += a3 * b[j];
+        }
+    }
+    sums
+}
+
+/// Calls `sum` with the products of each output.
+fn each(
+    a: &[f64],
+    b: &[f64],
+    d: &mut [f32],
+    Shape { m, n, k }: Shape,
+    scratch: &mut Vec<f64>,
+    mut sum: impl FnMut(&[f64], f32) -> f32,
+) {
+    scratch.clear();
+    scratch.resize(k, 0.0);
+    for i in 0..m {
+        for j in 0..n {
+            for ((term, x), y) in scratch.iter_mut().zip(&a[i * k..][..k]).zip(&b[j * k..][..k]) {
+                *term = x * y;
+            }
+            d[i * n + j] = sum(scratch, d[i * n + j]);
+        }
+    }
+}
+
+/// One fused addition: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact sum
+/// truncated to `f32`.
+fn aligned(terms: &[f64], c: f32, fraction: u32) -> f32 {
+    let c = f64::from(c);
+    let largest = terms.iter().fold(c.abs(), |largest, term| largest.max(term.abs()));
+    if largest == 0.0 || !largest.is_finite() || terms.iter().any(|term| term.is_nan()) || c.is_nan() {
+        return super::arith::canonical((terms.iter().sum::<f64>() + c) as f32);
+    }
+    let exponent = ((largest.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    // Products of f32-range operands stay far inside the normal range of f64, so both powers exist.
+    let power = |e: i32| f64::from_bits(((e + 1023) as u64) << 52);
+    let scale = power(fraction as i32 - exponent);
+    let sum: i64 = terms.iter().chain([&c]).map(|term| (term * scale) as i64).sum();
+    let value = sum as f64 * power(exponent - fraction as i32);
+    truncate(value)
+}
+
+/// `f64` to `f32` toward zero; overflow gives infinity, as measured on the device.
+fn truncate(x: f64) -> f32 {
+    let nearest = x as f32;
+    if nearest.is_finite() && f64::from(nearest).abs() > x.abs() {
+        f32::from_bits(nearest.to_bits() - 1)
+    } else {
+        nearest
+    }
+}
+
+/// Integer product into 32-bit accumulators, wrapping or saturating the exact sum.
+///
+/// # Panics
+/// When a slice is shorter than its shape says.
+pub fn accumulate_i32(a: &[i32], b: &[i32], d: &mut [i32], Shape { m, n, k }: Shape, saturate: bool) {
+    for i in 0..m {
+        for j in 0..n {
+            let sum: i64 =
+                a[i * k..][..k].iter().zip(&b[j * k..][..k]).map(|(x, y)| i64::from(*x) * i64::from(*y)).sum();
+            let total = i64::from(d[i * n + j]) + sum;
+            d[i * n + j] =
+                if saturate { total.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32 } else { total as i32 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(terms: &[f64], c: f32, how: Accumulation) -> f32 {
+        let ones = vec![1.0; terms.len()];
+        let mut d = [c];
+        accumulate(terms, &ones, &mut d, Shape { m: 1, n: 1, k: terms.len() }, how, &mut Vec::new());
+        d[0]
+    }
+
+    fn p(e: i32) -> f64 {
+        f64::from(e).exp2()
+    }
+
+    #[test]
+    fn reference_matches_a_plain_product_on_odd_shapes() {
+        for (m, n, k) in [(1, 1, 1), (5, 7, 3), (64, 24, 16), (16, 8, 32), (3, 2, 9)] {
+            let a: Vec<f64> = (0..m * k).map(|i| f64::from((i * 37 % 19) as i32 - 9)).collect();
+            let b: Vec<f64> = (0..n * k).map(|i| f64::from((i * 23 % 17) as i32 - 8)).collect();
+            let c: Vec<f32> = (0..m * n).map(|i| (i % 5) as f32).collect();
+            for how in [Accumulation::Reference, Accumulation::Aligned(25), Accumulation::Grouped(35)] {
+                let mut d = c.clone();
+                accumulate(&a, &b, &mut d, Shape { m, n, k }, how, &mut Vec::new());
+                for i in 0..m {
+                    for j in 0..n {
+                        let sum: f64 = (0..k).map(|t| a[i * k + t] * b[j * k + t]).sum();
+                        assert_eq!(
+                            f64::from(d[i * n + j]),
+                            f64::from(c[i * n + j]) + sum,
+                            "{how:?} {m}x{n}x{k} [{i}][{j}]"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reference_rounds_the_exact_sum_once() {
+        assert_eq!(one(&[p(-24), p(-40)], 1.0, Accumulation::Reference), 1.0 + p(-23) as f32);
+        assert_eq!(one(&[p(-24)], 1.0, Accumulation::Reference), 1.0);
+        assert_eq!(one(&[1e30, 1.0, -1e30], 0.5, Accumulation::Reference), 0.5, "1 is below the f64 unit of 1e30");
+    }
+
+    /// The measurements of the ISA notes, 11.1.
+    #[test]
+    fn hopper_fp8_model() {
+        let how = Accumulation::Aligned(13);
+        assert_eq!(one(&[p(-13)], 1.0, how), 1.0 + p(-13) as f32);
+        assert_eq!(one(&[p(-14)], 1.0, how), 1.0);
+        assert_eq!(one(&[1.5 * p(-13)], 1.0, how), 1.0 + p(-13) as f32);
+        assert_eq!(one(&[3.0625, p(-12)], 0.0, how), 3.0625 + p(-12) as f32);
+        assert_eq!(one(&[3.0625, p(-13)], 0.0, how), 3.0625);
+        assert_eq!(one(&[0.0], 1.0 + p(-14) as f32, how), 1.0);
+        assert_eq!(one(&[p(-14); 31], 1.0, how), 1.0);
+    }
+
+    #[test]
+    fn hopper_bf16_model() {
+        let how = Accumulation::Aligned(25);
+        assert_eq!(one(&[p(-25); 4], 1.0, how), 1.0 + p(-23) as f32);
+        assert_eq!(one(&[p(-26); 8], 1.0, how), 1.0);
+        assert_eq!(one(&[1.5 * p(-23)], 1.0, how), 1.0 + p(-23) as f32);
+        assert_eq!(one(&[-p(-25)], 1.0, how), 1.0 - p(-24) as f32);
+        assert_eq!(one(&[p(-149)], 0.0, how).to_bits(), 1);
+        assert_eq!(one(&[f64::NAN], 0.0, how).to_bits(), 0x7fff_ffff);
+        assert_eq!(one(&[f64::INFINITY, f64::NEG_INFINITY], 0.0, how).to_bits(), 0x7fff_ffff);
+        assert_eq!(one(&[p(127), p(127)], 0.0, how), f32::INFINITY);
+    }
+
+    #[test]
+    fn grouped_model_adds_sixteen_exactly() {
+        let mut terms = vec![0.0; 32];
+        terms[0] = p(40);
+        terms[1] = 1.0;
+        terms[2] = -p(40);
+        assert_eq!(one(&terms, 0.0, Accumulation::Grouped(35)), 1.0);
+        terms.swap(2, 16); // the large terms now lie in different groups
+        assert_eq!(one(&terms, 0.0, Accumulation::Grouped(35)), 0.0);
+    }
+
+    #[test]
+    fn integers_wrap_or_saturate() {
+        let (a, b) = ([127; 4], [127; 4]);
+        let mut d = [i32::MAX - 1];
+        accumulate_i32(&a, &b, &mut d, Shape { m: 1, n: 1, k: 4 }, true);
+        assert_eq!(d, [i32::MAX]);
+        let mut d = [i32::MAX];
+        accumulate_i32(&a, &b, &mut d, Shape { m: 1, n: 1, k: 4 }, false);
+        assert_eq!(d, [i32::MAX.wrapping_add(4 * 127 * 127)]);
+    }
+}
