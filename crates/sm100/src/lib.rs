@@ -1,1 +1,44 @@
-//! Placeholder until the crate's first module lands.
+//! Schedules, routes and compiled programs for compute capability 10.0 (Blackwell: B200, GB200).
+//!
+//! Constants only: what is compiled for this architecture, and which program serves which shapes.
+//! The crate knows no runtime. Without the feature `programs` the compiled bytes are left out;
+//! `cargo xtask build` reads the schedules that way before there are any.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`gqa_decode`] | grouped-query decode attention |
+//!
+//! ```
+//! use bakewell_core::Arch;
+//!
+//! assert_eq!(bakewell_sm100::ARCHITECTURE.arch, Arch::Sm100);
+//! assert!(!bakewell_sm100::ARCHITECTURE.gqa_decode.schedules.is_empty());
+//! ```
+
+#![forbid(unsafe_code)]
+
+use bakewell_core::architecture::Table;
+use bakewell_core::{Arch, Architecture};
+
+pub mod gqa_decode;
+
+#[cfg(feature = "programs")]
+mod programs;
+
+#[cfg(not(feature = "programs"))]
+mod programs {
+    use bakewell_core::program::Embedded;
+
+    pub(crate) const MANIFEST: &str = "";
+    pub(crate) const EVIDENCE: &str = "";
+    pub(crate) static EMBEDDED: &[Embedded] = &[];
+}
+
+/// Everything that this crate offers.
+pub static ARCHITECTURE: Architecture = Architecture {
+    arch: Arch::Sm100,
+    manifest: programs::MANIFEST,
+    evidence: programs::EVIDENCE,
+    embedded: programs::EMBEDDED,
+    gqa_decode: Table { schedules: gqa_decode::SCHEDULES, routes: gqa_decode::ROUTES },
+};

@@ -82,7 +82,80 @@ pub const PARAMS: ParamLayout = ParamLayout {
     ],
 };
 
+/// A group size, a head dimension and an element type that programs are compiled for.
+pub type Shape = (u32, u32, Element);
+
+/// Every shape that an architecture with the full matrix serves; the first is the seed's.
+pub const SHAPES: [Shape; 12] = [
+    (4, 128, Element::F16),
+    (1, 128, Element::F16),
+    (8, 128, Element::F16),
+    (4, 64, Element::F16),
+    (1, 64, Element::F16),
+    (8, 64, Element::F16),
+    (4, 128, Element::Bf16),
+    (1, 128, Element::Bf16),
+    (8, 128, Element::Bf16),
+    (4, 64, Element::Bf16),
+    (1, 64, Element::Bf16),
+    (8, 64, Element::Bf16),
+];
+
+/// Each of the schedules for each of [`SHAPES`]. `N` is `12 * B`; anything else fails to compile in a constant.
+pub const fn every_shape<const B: usize, const N: usize>(schedules: [GqaDecode; B]) -> [GqaDecode; N] {
+    assert!(N == B * SHAPES.len());
+    let mut all = [schedules[0]; N];
+    let mut i = 0;
+    while i < N {
+        let (group_size, head_dim, element) = SHAPES[i / B];
+        all[i] = GqaDecode { group_size, head_dim, element, ..schedules[i % B] };
+        i += 1;
+    }
+    all
+}
+
 impl GqaDecode {
+    /// What the `short` schedules of all architectures share: the seed's shape, 64 keys, a CTA of 256 threads.
+    pub const SHORT: GqaDecode = GqaDecode {
+        name: "short",
+        family: Family::Short,
+        element: Element::F16,
+        group_size: 4,
+        head_dim: 128,
+        threads: 256,
+        consumer_warps: 8,
+        tile_keys: 64,
+        stages: 0,
+        pdl: true,
+        min_ctas_per_sm: 1,
+    };
+
+    /// What the `long` schedules of all architectures share: the seed's shape, a CTA of 384 threads.
+    pub const LONG: GqaDecode = GqaDecode {
+        name: "long",
+        family: Family::Long,
+        threads: 384,
+        consumer_warps: 11,
+        tile_keys: 32,
+        stages: 6,
+        ..GqaDecode::SHORT
+    };
+
+    /// Whether this schedule serves a group size, head dimension and element type.
+    pub fn serves(&self, group_size: u64, head_dim: u64, dtype: DType) -> bool {
+        u64::from(self.group_size) == group_size
+            && u64::from(self.head_dim) == head_dim
+            && self.element.dtype() == dtype
+    }
+
+    /// Most keys of capacity that the kernel reads; `None` without a limit.
+    pub fn max_capacity(&self) -> Option<u64> {
+        match self.family {
+            Family::Short => Some(u64::from(self.tile_keys)),
+            Family::Long => None,
+        }
+    }
+
     /// Bytes of the mbarriers: a full and an empty barrier per stage.
     pub const fn barrier_bytes(&self) -> u32 {
         self.stages * 2 * 8
@@ -146,6 +219,27 @@ impl Schedule for GqaDecode {
     }
 }
 
+/// Facts that route tables may bound.
+pub mod facts {
+    use crate::route::FactName;
+
+    /// Requests.
+    pub const BATCH: FactName = "batch";
+    /// Key slots per request.
+    pub const CAPACITY: FactName = "capacity";
+    /// KV heads.
+    pub const KV_HEADS: FactName = "kv_heads";
+    /// (Request, KV head) pairs: `batch * kv_heads`.
+    pub const ROWS: FactName = "rows";
+    /// Streaming multiprocessors of the device.
+    pub const SM_COUNT: FactName = "sm_count";
+    /// Split count that the caller asks for; 0 when the table decides.
+    pub const REQUESTED_SPLITS: FactName = "requested_splits";
+}
+
+/// Split counts that a caller may ask for.
+pub const REQUESTABLE_SPLITS: [u32; 6] = [1, 2, 4, 8, 10, 16];
+
 /// What a route chooses: a schedule by name, and how the keys of a request are split.
 ///
 /// The split count is `cluster * global_splits`. Both come from batch, capacity and SM count only.
@@ -173,4 +267,50 @@ pub enum Splits {
         /// Most splits.
         max: u32,
     },
+}
+
+impl Choice {
+    /// Global splits for `rows` (request, KV head) pairs of `capacity` keys on `sm_count` SMs.
+    pub fn global_splits(&self, rows: u64, capacity: u64, sm_count: u32) -> u32 {
+        match self.splits {
+            Splits::Fixed(splits) => splits,
+            Splits::Fill { ctas_per_sm, min_keys, max } => {
+                let cluster = u64::from(self.cluster);
+                let wanted = u64::from(sm_count) * u64::from(ctas_per_sm) / (rows * cluster).max(1);
+                let longest = capacity / (u64::from(min_keys) * cluster).max(1);
+                // Bounded by `max`, so it fits.
+                wanted.min(longest).min(u64::from(max)).max(1) as u32
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_occurs_once_per_schedule() {
+        let all: [GqaDecode; 24] = every_shape([GqaDecode::SHORT, GqaDecode::LONG]);
+        let mut names: Vec<String> = all.iter().map(Schedule::variant).collect();
+        assert_eq!((names[0].as_str(), names[1].as_str()), ("short_g4_d128_f16", "long_g4_d128_f16"));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 24);
+    }
+
+    #[test]
+    fn filled_splits_use_one_wave_and_keep_splits_long() {
+        let fill = |cluster, ctas_per_sm, min_keys, max| Choice {
+            schedule: "long",
+            cluster,
+            splits: Splits::Fill { ctas_per_sm, min_keys, max },
+        };
+        assert_eq!(fill(1, 1, 64, 64).global_splits(8, 131_072, 132), 16, "132 / 8 rows");
+        assert_eq!(fill(1, 2, 64, 64).global_splits(8, 131_072, 132), 33);
+        assert_eq!(fill(1, 1, 64, 64).global_splits(8, 256, 132), 4, "256 keys make four splits of 64");
+        assert_eq!(fill(4, 1, 64, 64).global_splits(8, 131_072, 132), 4, "four CTAs per cluster already");
+        assert_eq!(fill(1, 1, 64, 10).global_splits(8, 131_072, 132), 10);
+        assert_eq!(fill(1, 1, 64, 10).global_splits(512, 131_072, 132), 1, "never none");
+    }
 }

@@ -1,0 +1,29 @@
+//! Grouped-query decode attention on sm110.
+
+use bakewell_core::route::{Bound, Route};
+use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, every_shape, facts};
+
+/// Up to 64 keys, no ring.
+pub const SHORT: GqaDecode = GqaDecode::SHORT;
+
+/// Ring of 32-key tiles, four deep: 32 KiB in flight per SM cover the LPDDR5X latency of 20 SMs.
+pub const LONG: GqaDecode = GqaDecode { stages: 4, ..GqaDecode::LONG };
+
+/// Every compiled schedule: both kernels for every shape.
+pub const SCHEDULES: &[GqaDecode] = &every_shape::<2, 24>([SHORT, LONG]);
+
+/// Which serves which shapes; first match wins.
+pub const ROUTES: &[Route<Choice>] = &[
+    Route {
+        when: &[Bound::up_to(facts::CAPACITY, 64), Bound::up_to(facts::REQUESTED_SPLITS, 1)],
+        then: Choice { schedule: SHORT.name, cluster: 1, splits: Splits::Fixed(1) },
+    },
+    Route {
+        when: &[],
+        then: Choice {
+            schedule: LONG.name,
+            cluster: 1,
+            splits: Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 },
+        },
+    },
+];

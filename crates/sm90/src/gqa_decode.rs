@@ -1,0 +1,29 @@
+//! Grouped-query decode attention on sm90.
+
+use bakewell_core::route::{Bound, Route};
+use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, every_shape, facts};
+
+/// Up to 64 keys, no ring.
+pub const SHORT: GqaDecode = GqaDecode::SHORT;
+
+/// Ring of 32-key tiles, eight deep: 64 KiB in flight per SM.
+pub const LONG: GqaDecode = GqaDecode { stages: 8, ..GqaDecode::LONG };
+
+/// Every compiled schedule: both kernels for every shape.
+pub const SCHEDULES: &[GqaDecode] = &every_shape::<2, 24>([SHORT, LONG]);
+
+/// Which serves which shapes; first match wins.
+pub const ROUTES: &[Route<Choice>] = &[
+    Route {
+        when: &[Bound::up_to(facts::CAPACITY, 64), Bound::up_to(facts::REQUESTED_SPLITS, 1)],
+        then: Choice { schedule: SHORT.name, cluster: 1, splits: Splits::Fixed(1) },
+    },
+    Route {
+        when: &[],
+        then: Choice {
+            schedule: LONG.name,
+            cluster: 1,
+            splits: Splits::Fill { ctas_per_sm: 1, min_keys: 64, max: 16 },
+        },
+    },
+];
