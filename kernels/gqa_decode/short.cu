@@ -1,0 +1,83 @@
+// Decode attention without a ring: one pass, every K and V vector goes from global memory straight to a register.
+//
+//   out[b, h] = softmax_t(scale * q[b, h] . K[b, h / group, t]) . V[b, h / group, t],  t < sequence_lengths[b]
+//
+// Split s covers keys [s * tile_keys, (s + 1) * tile_keys): capacity <= splits * tile_keys. Each warp has 16 keys.
+//
+//   warp w   | load q, length, K, V (all issued at once) | scores | weights | output | store partial |
+//   CTA                                                                                              | merge |
+//
+// The loads do not wait for the length: they are bounded by the capacity, and what lies past the length is masked.
+
+#include "../device/cluster.cuh"
+#include "../device/pdl.cuh"
+#include "block_attention.cuh"
+#include "merge.cuh"
+#include "params.cuh"
+#include "schedule.cuh"
+#include "work.cuh"
+
+namespace bakewell {
+
+using S = Schedule;
+
+static_assert(S::threads == S::consumer_warps * 32, "every warp computes");
+static_assert(S::tile_keys == S::consumer_warps * block_keys, "one block of keys per warp");
+static_assert(S::stages == 0, "no ring");
+
+using SharedMap = MergeMap<S>;
+
+__device__ void attend(const Params& params, Work<S> work, int32_t length, BlockAttention<S>& attention,
+                       uint32_t warp) {
+    const uint64_t first = static_cast<uint64_t>(work.split) * S::tile_keys + warp * block_keys;
+    const auto row_of = [&](const char* base) {
+        return [=](int slot) { return base + (first + slot) * Work<S>::row_bytes; };
+    };
+    const auto allocated = [&](int slot) { return first + slot < params.capacity; };
+    const auto live = [&](int slot) { return static_cast<int64_t>(first + slot) < length; };
+
+    const auto keys = attention.load_keys(row_of(work.keys(params)), allocated);
+    auto values = attention.load_values(row_of(work.values(params)), allocated);
+    // A warp without keys contributes the empty partial; only then is every score masked.
+    if (static_cast<int64_t>(first) >= length) {
+        return;
+    }
+    float scores[1][4];
+    attention.score(keys, live, scores[0]);
+    attention.raise_reference(scores);
+    attention.weigh(scores[0]);
+    // Weight 0 does not hide a NaN or Inf of a row past the length.
+    for (int i = 0; i < 4; ++i) {
+        if (!live(attention.value_slot(i))) {
+            for (auto& vector : values.key[i]) {
+                vector = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+    attention.accumulate(scores[0], values);
+}
+
+} // namespace bakewell
+
+extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewell::Schedule::min_ctas_per_sm)
+    gqa_decode_short(const __grid_constant__ bakewell::Params params) {
+    using namespace bakewell;
+    extern __shared__ __align__(128) char shared_bytes[];
+    static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
+    auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
+
+    // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
+    cluster_arrive_relaxed();
+    if constexpr (S::pdl) {
+        launch_dependents();
+        wait_for_prerequisites();
+    }
+    const auto work = Work<S>::of_this_cta();
+    const uint32_t warp = threadIdx.x / 32;
+    const int32_t length = params.sequence_lengths[work.request];
+    BlockAttention<S> attention(params, work, threadIdx.x % 32);
+    attend(params, work, length, attention, warp);
+    attention.store(shared.warps, warp);
+    cluster_wait();
+    Merge<S>(params, work, shared, length).run();
+}

@@ -1,0 +1,43 @@
+// Which request, KV head and split a CTA works on, and where its tensors lie.
+//
+// Grid [batch, splits, kv_heads], cluster [1, cluster size, 1]: the splits of a cluster share a request and KV head.
+#pragma once
+
+#include "../device/element.cuh"
+#include "params.cuh"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace bakewell {
+
+template <class S>
+struct Work {
+    static constexpr uint32_t row_bytes = S::head_dim * element_bytes;
+
+    uint32_t request;
+    uint32_t split;
+    uint32_t kv_head;
+
+    static __device__ Work of_this_cta() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+
+    // Index of [request, kv_head].
+    __device__ size_t head(const Params& params) const {
+        return static_cast<size_t>(request) * params.kv_heads + kv_head;
+    }
+
+    // Index of the group's first query head in [request, query head].
+    __device__ size_t query_head(const Params& params) const { return head(params) * S::group_size; }
+
+    // First row of K or V of this head.
+    __device__ const char* keys(const Params& params) const { return cache(params, 0); }
+    __device__ const char* values(const Params& params) const { return cache(params, 1); }
+
+  private:
+    __device__ const char* cache(const Params& params, uint32_t key_or_value) const {
+        const size_t plane = (static_cast<size_t>(request) * 2 + key_or_value) * params.kv_heads + kv_head;
+        return static_cast<const char*>(params.kv) + plane * params.capacity * row_bytes;
+    }
+};
+
+} // namespace bakewell
