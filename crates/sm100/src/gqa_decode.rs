@@ -3,11 +3,11 @@
 use bakewell_core::route::{Bound, Route};
 use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, facts};
 
-/// Up to 64 keys, no ring.
+/// Up to 128 keys per CTA, no ring.
 pub const SHORT: GqaDecode = GqaDecode::SHORT;
 
-/// Ring of 32-key tiles, eight deep: 64 KiB in flight per SM.
-pub const LONG: GqaDecode = GqaDecode { stages: 8, ..GqaDecode::LONG };
+/// Ring of 128-key tiles, four deep: 128 KiB of shared memory per CTA.
+pub const LONG: GqaDecode = GqaDecode::LONG;
 
 /// Every compiled schedule: both kernels for the seed's shape.
 pub const SCHEDULES: &[GqaDecode] = &[SHORT, LONG];

@@ -3,11 +3,11 @@
 use bakewell_core::route::{Bound, Route};
 use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, every_shape, facts};
 
-/// Up to 64 keys, no ring.
+/// Up to 128 keys per CTA, no ring.
 pub const SHORT: GqaDecode = GqaDecode::SHORT;
 
-/// Ring of 32-key tiles, four deep: 32 KiB in flight per SM cover the LPDDR5X latency of 20 SMs.
-pub const LONG: GqaDecode = GqaDecode { stages: 4, ..GqaDecode::LONG };
+/// Ring of 128-key tiles, two deep: 64 KiB in flight on each of 20 SMs.
+pub const LONG: GqaDecode = GqaDecode { stages: 2, ..GqaDecode::LONG };
 
 /// Every compiled schedule: both kernels for every shape.
 pub const SCHEDULES: &[GqaDecode] = &every_shape::<2, 24>([SHORT, LONG]);

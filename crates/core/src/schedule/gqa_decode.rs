@@ -53,7 +53,7 @@ pub struct GqaDecode {
     pub threads: u32,
     /// Warps that compute; the remaining one of `long` loads.
     pub consumer_warps: u32,
-    /// Keys per tile of the ring (`long`), largest capacity (`short`).
+    /// Keys per tile of the ring (`long`), keys of a CTA (`short`).
     pub tile_keys: u32,
     /// Tiles in the K/V ring; 0 without a ring.
     pub stages: u32,
@@ -81,6 +81,9 @@ pub const PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "scale_log2", kind: ParamKind::F32 },
     ],
 };
+
+/// Largest cluster that the merge is laid out for.
+pub const MAX_CLUSTER: u32 = 16;
 
 /// A group size, a head dimension and an element type that programs are compiled for.
 pub type Shape = (u32, u32, Element);
@@ -115,7 +118,7 @@ pub const fn every_shape<const B: usize, const N: usize>(schedules: [GqaDecode; 
 }
 
 impl GqaDecode {
-    /// What the `short` schedules of all architectures share: the seed's shape, 64 keys, a CTA of 256 threads.
+    /// What the `short` schedules of all architectures share: the seed's shape, 16 keys for each of 8 warps.
     pub const SHORT: GqaDecode = GqaDecode {
         name: "short",
         family: Family::Short,
@@ -124,20 +127,20 @@ impl GqaDecode {
         head_dim: 128,
         threads: 256,
         consumer_warps: 8,
-        tile_keys: 64,
+        tile_keys: 128,
         stages: 0,
         pdl: true,
         min_ctas_per_sm: 1,
     };
 
-    /// What the `long` schedules of all architectures share: the seed's shape, a CTA of 384 threads.
+    /// What the `long` schedules of all architectures share: the seed's shape, 8 consumer warps and a producer.
     pub const LONG: GqaDecode = GqaDecode {
         name: "long",
         family: Family::Long,
-        threads: 384,
-        consumer_warps: 11,
-        tile_keys: 32,
-        stages: 6,
+        threads: 288,
+        consumer_warps: 8,
+        tile_keys: 128,
+        stages: 4,
         ..GqaDecode::SHORT
     };
 
@@ -148,10 +151,10 @@ impl GqaDecode {
             && self.element.dtype() == dtype
     }
 
-    /// Most keys of capacity that the kernel reads; `None` without a limit.
-    pub fn max_capacity(&self) -> Option<u64> {
+    /// Most keys of capacity that `splits` splits read; `None` without a limit.
+    pub fn max_capacity(&self, splits: u32) -> Option<u64> {
         match self.family {
-            Family::Short => Some(u64::from(self.tile_keys)),
+            Family::Short => Some(u64::from(self.tile_keys) * u64::from(splits)),
             Family::Long => None,
         }
     }
@@ -159,6 +162,45 @@ impl GqaDecode {
     /// Bytes of the mbarriers: a full and an empty barrier per stage.
     pub const fn barrier_bytes(&self) -> u32 {
         self.stages * 2 * 8
+    }
+
+    /// Bytes of one tile of K or V in the ring: eight strips, skewed by up to 34 vectors of 16 bytes against
+    /// bank conflicts, 128-byte aligned.
+    pub const fn tile_bytes(&self) -> u32 {
+        let keys = self.tile_keys * self.head_dim * self.element.dtype().bytes() as u32;
+        (keys + 34 * 16).next_multiple_of(128)
+    }
+
+    /// Bytes of the merge: output, reference and sum of every consumer warp in f32, the slice and weights received
+    /// from the peers of a cluster, and a flag; 16-byte aligned.
+    pub const fn merge_bytes(&self) -> u32 {
+        let output = self.group_size * self.head_dim * 4;
+        let weight = self.group_size * 8;
+        (self.consumer_warps * (output + weight) + output + MAX_CLUSTER * weight + 4).next_multiple_of(16)
+    }
+
+    /// Bytes of dynamic shared memory of a CTA: ring, barriers, merge. The kernel asserts the same sum.
+    pub const fn dynamic_shared_bytes(&self) -> u32 {
+        match self.family {
+            Family::Short => self.merge_bytes(),
+            Family::Long => {
+                let ring = (self.stages * self.tile_bytes() + self.barrier_bytes()).next_multiple_of(128);
+                (ring + self.merge_bytes()).next_multiple_of(128)
+            }
+        }
+    }
+
+    /// Keys `[begin, end)` of a request of `length` keys that split `split` of `splits` reads. The kernels divide the
+    /// same way.
+    pub fn key_range(&self, split: u32, splits: u32, length: u64) -> std::ops::Range<u64> {
+        let tile = u64::from(self.tile_keys);
+        let (split, splits) = (u64::from(split), u64::from(splits));
+        let first_tile = |split: u64| match self.family {
+            Family::Short => split,
+            Family::Long => length.div_ceil(tile) * split / splits,
+        };
+        let key = |split| (first_tile(split) * tile).min(length);
+        key(split)..key(split + 1)
     }
 }
 
@@ -198,10 +240,9 @@ impl Schedule for GqaDecode {
     }
 
     fn budgets(&self) -> Budgets {
-        let tile_bytes = self.tile_keys * self.head_dim * self.element.dtype().bytes() as u32;
         Budgets {
             threads: self.threads,
-            dynamic_shared_bytes: self.stages * tile_bytes + self.barrier_bytes(),
+            dynamic_shared_bytes: self.dynamic_shared_bytes(),
             barrier_bytes: self.barrier_bytes(),
             tmem_columns: 0,
         }
@@ -297,6 +338,18 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 24);
+    }
+
+    #[test]
+    fn splits_cover_every_key_once() {
+        for schedule in [GqaDecode::SHORT, GqaDecode::LONG] {
+            for (splits, length) in [(1, 0), (1, 1), (2, 128), (3, 257), (16, 2000), (16, 2048), (10, 130)] {
+                let ranges: Vec<_> = (0..splits).map(|split| schedule.key_range(split, splits, length)).collect();
+                assert_eq!(ranges[0].start, 0);
+                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+                assert_eq!(ranges.last().unwrap().end, length, "{splits} splits of {length} keys");
+            }
+        }
     }
 
     #[test]
