@@ -5,7 +5,13 @@
 //! | [`swizzle`] | chunk permutations of shared memory |
 //! | [`tensor_map`] | the 128-byte record: encode, decode, device-side replacement |
 //! | [`box_walk`] | runs of a tile, gather4 or scatter4 copy |
+//! | [`operand`] | shared-memory descriptors of wgmma and tcgen05 |
+//! | [`fragment`] | register fragments of mma.sync and wgmma |
+//! | [`matrix`] | ldmatrix, stmatrix, movmatrix |
 
 pub mod box_walk;
+pub mod fragment;
+pub mod matrix;
+pub mod operand;
 pub mod swizzle;
 pub mod tensor_map;
