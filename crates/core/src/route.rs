@@ -39,6 +39,11 @@ impl Bound {
     pub const fn within(fact: FactName, min: u64, max: u64) -> Bound {
         Bound { fact, min, max }
     }
+
+    /// Whether the facts satisfy it. A bound on an absent fact does not hold.
+    pub fn holds(&self, facts: &Facts) -> bool {
+        facts.get(self.fact).is_some_and(|value| (self.min..=self.max).contains(&value))
+    }
 }
 
 impl fmt::Display for Bound {
@@ -71,14 +76,9 @@ impl Facts {
     }
 }
 
-/// The first row whose bounds all hold. A bound on a fact that the problem lacks does not hold.
+/// The first row whose bounds all hold.
 pub fn choose<'t, T>(table: &'t [Route<T>], facts: &Facts) -> Option<&'t Route<T>> {
-    table.iter().find(|route| {
-        route
-            .when
-            .iter()
-            .all(|bound| facts.get(bound.fact).is_some_and(|value| (bound.min..=bound.max).contains(&value)))
-    })
+    table.iter().find(|route| route.when.iter().all(|bound| bound.holds(facts)))
 }
 
 #[cfg(test)]

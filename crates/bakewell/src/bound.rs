@@ -1,0 +1,78 @@
+//! A plan with its tensors: ready to be enqueued, any number of times.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bakewell_core::runtime::Kernel;
+use bakewell_core::{Buffer, LaunchConfig, Operation, Result, Runtime, Stream};
+
+/// A checked, loaded and encoded call. [`Bound::launch`] only enqueues it.
+///
+/// Keeps the workspace that it allocated; `'a` ties it to the tensors. A plan's workspace serves one launch at a time:
+/// launches of one binding on different streams must not overlap.
+pub struct Bound<'a> {
+    operation: Operation,
+    work: Work<'a>,
+    _workspace: Option<Buffer>,
+    _tensors: PhantomData<&'a ()>,
+}
+
+/// What a launch does.
+enum Work<'a> {
+    /// These kernels in order; none for an empty problem.
+    Kernels(Arc<dyn Runtime>, Vec<KernelLaunch>),
+    /// Plain loops on the host.
+    #[cfg_attr(not(feature = "reference"), allow(dead_code, reason = "only the reference runs on the host"))]
+    Host(HostWork<'a>),
+}
+
+pub(crate) type HostWork<'a> = Box<dyn Fn() -> Result<()> + Send + Sync + 'a>;
+
+/// One kernel with everything that its launch needs.
+#[derive(Debug)]
+pub(crate) struct KernelLaunch {
+    pub(crate) kernel: Kernel,
+    pub(crate) config: LaunchConfig,
+    pub(crate) params: Vec<u8>,
+}
+
+impl<'a> Bound<'a> {
+    pub(crate) fn kernels(
+        operation: Operation,
+        runtime: Arc<dyn Runtime>,
+        launches: Vec<KernelLaunch>,
+        workspace: Option<Buffer>,
+    ) -> Bound<'a> {
+        Bound { operation, work: Work::Kernels(runtime, launches), _workspace: workspace, _tensors: PhantomData }
+    }
+
+    #[cfg(feature = "reference")]
+    pub(crate) fn host(operation: Operation, work: HostWork<'a>) -> Bound<'a> {
+        Bound { operation, work: Work::Host(work), _workspace: None, _tensors: PhantomData }
+    }
+
+    /// Enqueues the work on a stream. On a GPU it allocates nothing, waits for nothing, and may be captured in a graph.
+    ///
+    /// # Errors
+    /// The driver's error, the emulator's finding, or what only shows when the reference reads the values.
+    pub fn launch(&self, stream: Stream) -> Result<()> {
+        let _span = tracing::debug_span!("launch", operation = self.operation.name()).entered();
+        match &self.work {
+            Work::Kernels(runtime, launches) => launches
+                .iter()
+                .try_for_each(|launch| runtime.launch(launch.kernel, &launch.config, &launch.params, stream)),
+            Work::Host(work) => work(),
+        }
+    }
+}
+
+impl fmt::Debug for Bound<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let work: &dyn fmt::Debug = match &self.work {
+            Work::Kernels(_, launches) => launches,
+            Work::Host(_) => &"reference",
+        };
+        f.debug_struct("Bound").field("operation", &self.operation).field("work", work).finish_non_exhaustive()
+    }
+}

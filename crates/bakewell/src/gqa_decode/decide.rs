@@ -1,0 +1,204 @@
+//! The pure planner: from problem, architecture and SM count to program, geometry and workspace.
+
+use std::fmt;
+
+use bakewell_core::error::Property;
+use bakewell_core::route::{Facts, Route};
+use bakewell_core::schedule::Schedule as _;
+use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode as Schedule, facts};
+use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
+
+use super::GqaDecode;
+use crate::workspace::WorkspaceLayout;
+
+/// What a plan is: everything about a launch but the tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Architecture of the program.
+    pub arch: Arch,
+    /// Schedule of the program.
+    pub schedule: &'static Schedule,
+    /// CTAs per request and KV head: clusters times CTAs of a cluster.
+    pub splits: u32,
+    /// CTAs of a cluster.
+    pub cluster: u32,
+    /// Geometry; `None` for an empty problem, which launches nothing.
+    pub launch: Option<LaunchConfig>,
+    /// `partial_out`, `partial_max`, `partial_sum` and `completed` where clusters merge through global memory.
+    pub workspace: WorkspaceLayout,
+    /// Tensors that a launch would copy. This operation copies none.
+    pub copies: Vec<String>,
+}
+
+impl Decision {
+    /// Name of the program: `sm90/gqa_decode-long_g4_d128_f16`.
+    pub fn program(&self) -> String {
+        format!("{}/{}-{}", self.arch, Operation::GqaDecode, self.schedule.variant())
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.launch {
+            Some(launch) => write!(f, "{}: {launch}, splits {}, {}", self.program(), self.splits, self.workspace)?,
+            None => write!(f, "{}: empty, launches nothing", self.program())?,
+        }
+        match self.copies.as_slice() {
+            [] => f.write_str(", no copies"),
+            copies => write!(f, ", copies {}", copies.join(", ")),
+        }
+    }
+}
+
+/// What a row of the route table says to a problem.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The row.
+    pub route: &'static Route<Choice>,
+    /// The schedule that it leads to, or the first condition that does not hold.
+    pub outcome: Result<&'static Schedule, String>,
+}
+
+/// Asks every row of the route table. The first without an objection is taken.
+///
+/// # Errors
+/// As [`decide`], except [`Error::NoProgram`].
+pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Verdict>> {
+    problem.validate()?;
+    if sm_count == 0 {
+        return Err(Error::value("sm_count", "at least 1", 0));
+    }
+    let rows = problem.batch.saturating_mul(problem.kv_heads);
+    let facts = Facts(vec![
+        (facts::BATCH, problem.batch),
+        (facts::CAPACITY, problem.capacity),
+        (facts::KV_HEADS, problem.kv_heads),
+        (facts::ROWS, rows),
+        (facts::SM_COUNT, u64::from(sm_count)),
+        (facts::REQUESTED_SPLITS, problem.num_splits.map_or(0, u64::from)),
+    ]);
+    let table = &architecture.gqa_decode;
+    let verdict = |route: &'static Route<Choice>| -> Result<&'static Schedule, String> {
+        if let Some(bound) = route.when.iter().find(|bound| !bound.holds(&facts)) {
+            return Err(format!("needs {bound}"));
+        }
+        let group_size = problem.group_size().map_err(|error| error.to_string())?;
+        let schedule = table
+            .schedules
+            .iter()
+            .filter(|schedule| schedule.name == route.then.schedule)
+            .find(|schedule| schedule.serves(group_size, problem.head_dim, problem.dtype))
+            .ok_or_else(|| format!("{} is not compiled for {}", route.then.schedule, wanted(problem, group_size)))?;
+        let (_, splits) = split(problem, &route.then, sm_count);
+        match schedule.max_capacity(splits) {
+            Some(keys) if problem.capacity > keys => {
+                Err(format!("{splits} CTAs of {} read {keys} keys", schedule.name))
+            }
+            _ => Ok(schedule),
+        }
+    };
+    Ok(table.routes.iter().map(|route| Verdict { route, outcome: verdict(route) }).collect())
+}
+
+/// Plans a problem for a device with `sm_count` SMs of an architecture. Pure: equal arguments give equal decisions.
+///
+/// # Errors
+/// [`Error::Argument`] for a problem that breaks the contract or does not fit a grid, [`Error::NoProgram`] when none of
+/// the architecture's programs serves it.
+pub fn decide(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
+    let verdicts = consider(problem, architecture, sm_count)?;
+    let Some((route, schedule)) =
+        verdicts.iter().find_map(|verdict| Some((verdict.route, *verdict.outcome.as_ref().ok()?)))
+    else {
+        return Err(no_program(problem, architecture));
+    };
+    let (cluster, splits) = split(problem, &route.then, sm_count);
+    Ok(Decision {
+        arch: architecture.arch,
+        schedule,
+        splits,
+        cluster,
+        launch: geometry(problem, architecture.arch, schedule, cluster, splits)?,
+        workspace: workspace(problem, splits / cluster)?,
+        copies: Vec::new(),
+    })
+}
+
+/// CTAs of a cluster, and CTAs per request and KV head. A caller's split count keeps the cluster if it is a multiple.
+fn split(problem: &GqaDecode, choice: &Choice, sm_count: u32) -> (u32, u32) {
+    match problem.num_splits {
+        Some(splits) if splits.is_multiple_of(choice.cluster) => (choice.cluster, splits),
+        Some(splits) => (1, splits),
+        None => {
+            let rows = problem.batch.saturating_mul(problem.kv_heads);
+            (choice.cluster, choice.cluster * choice.global_splits(rows, problem.capacity, sm_count))
+        }
+    }
+}
+
+/// Grid `[batch, splits, kv_heads]`; the CTAs of a cluster are neighbouring splits.
+fn geometry(
+    problem: &GqaDecode,
+    arch: Arch,
+    schedule: &Schedule,
+    cluster: u32,
+    splits: u32,
+) -> Result<Option<LaunchConfig>> {
+    if problem.batch == 0 {
+        return Ok(None);
+    }
+    let fit = |argument, value: u64, limit: u32| {
+        u32::try_from(value)
+            .ok()
+            .filter(|&value| value <= limit)
+            .ok_or_else(|| Error::argument(argument, Property::Size, format!("at most {limit}"), value))
+    };
+    let config = LaunchConfig {
+        grid: [
+            fit("batch", problem.batch, i32::MAX as u32)?,
+            fit("num_splits", u64::from(splits), 65_535)?,
+            fit("kv_heads", problem.kv_heads, 65_535)?,
+        ],
+        cluster: [1, cluster, 1],
+        block: schedule.threads,
+        dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+        programmatic_serialization: schedule.pdl,
+    };
+    config.validate(arch)?;
+    Ok(Some(config))
+}
+
+/// Global partials, one per cluster; none when a single cluster has all keys.
+fn workspace(problem: &GqaDecode, partials: u32) -> Result<WorkspaceLayout> {
+    let mut layout = WorkspaceLayout::default();
+    if partials > 1 && problem.batch > 0 {
+        let [batch, heads, head_dim] = problem.q_shape();
+        let partials = u64::from(partials);
+        layout.push("partial_out", DType::F32, &[batch, heads, partials, head_dim])?;
+        layout.push("partial_max", DType::F32, &[batch, heads, partials])?;
+        layout.push("partial_sum", DType::F32, &[batch, heads, partials])?;
+        layout.push("completed", DType::U32, &[batch, problem.kv_heads])?;
+    }
+    Ok(layout)
+}
+
+fn wanted(problem: &GqaDecode, group_size: u64) -> String {
+    format!("group_size {group_size}, head_dim {}, {}", problem.head_dim, problem.dtype)
+}
+
+fn no_program(problem: &GqaDecode, architecture: &Architecture) -> Error {
+    let mut available: Vec<String> = architecture
+        .gqa_decode
+        .schedules
+        .iter()
+        .map(|s| format!("group_size {}, head_dim {}, {}", s.group_size, s.head_dim, s.element.dtype()))
+        .collect();
+    available.sort();
+    available.dedup();
+    Error::NoProgram {
+        operation: Operation::GqaDecode,
+        arch: architecture.arch,
+        wanted: wanted(problem, problem.query_heads / problem.kv_heads),
+        available: if available.is_empty() { "none".to_owned() } else { available.join("; ") },
+    }
+}
