@@ -1,0 +1,135 @@
+//! Streams and slices of cudarc as Bakewell's.
+//!
+//! ```no_run
+//! use bakewell_cuda::adapters;
+//! use cudarc::driver::CudaContext;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let stream = CudaContext::new(0)?.new_stream()?;
+//! let slice = stream.alloc_zeros::<f32>(6)?;
+//! let tensor = adapters::tensor(&slice, &stream, &[2, 3])?;
+//! assert_eq!(tensor.view().shape(), [2, 3]);
+//! let raw = adapters::stream(&stream); // launch on it while `tensor` lives
+//! # let _ = raw;
+//! # Ok(())
+//! # }
+//! ```
+
+use bakewell_core::error::Property;
+use bakewell_core::{DType, Dims, Error, Result, Stream, TensorView};
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+
+/// A Rust type that is the element of a tensor.
+pub trait Element {
+    /// Element type.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {
+        $(impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+        })*
+    };
+}
+
+elements! {
+    half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, u8 => U8, i32 => I32, u32 => U32, i64 => I64,
+}
+
+/// The raw handle of a cudarc stream. The stream must outlive the work enqueued on it.
+pub fn stream(stream: &CudaStream) -> Stream {
+    Stream(stream.cu_stream() as usize as u64)
+}
+
+/// A contiguous tensor in a cudarc slice, for work on one stream.
+///
+/// Making it lets the stream wait for earlier work of cudarc on the slice; dropping it after the launch lets
+/// later work of cudarc wait for the launch. The slice stays borrowed in between.
+pub struct Tensor<'a> {
+    view: TensorView<'a>,
+    _order: SyncOnDrop<'a>,
+}
+
+impl<'a> Tensor<'a> {
+    /// The view to pass to an operation.
+    pub fn view(&self) -> TensorView<'a> {
+        self.view
+    }
+}
+
+impl std::fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.view.fmt(f)
+    }
+}
+
+/// An input tensor of `shape` at the start of a slice or view.
+///
+/// # Errors
+/// [`Error::Argument`] when the slice has fewer elements than the shape.
+pub fn tensor<'a, T: Element, S: DevicePtr<T>>(
+    slice: &'a S,
+    stream: &'a CudaStream,
+    shape: &[u64],
+) -> Result<Tensor<'a>> {
+    check_len(slice.len(), shape)?;
+    let (address, order) = slice.device_ptr(stream);
+    Ok(Tensor { view: contiguous::<T>(address, shape)?, _order: order })
+}
+
+/// An output tensor of `shape` at the start of a slice or view.
+///
+/// # Errors
+/// As [`tensor`].
+pub fn tensor_mut<'a, T: Element, S: DevicePtrMut<T>>(
+    slice: &'a mut S,
+    stream: &'a CudaStream,
+    shape: &[u64],
+) -> Result<Tensor<'a>> {
+    check_len(slice.len(), shape)?;
+    let (address, order) = slice.device_ptr_mut(stream);
+    Ok(Tensor { view: contiguous::<T>(address, shape)?, _order: order })
+}
+
+fn check_len(len: usize, shape: &[u64]) -> Result<()> {
+    let wanted = Dims::new(shape)?.product()?;
+    if wanted > len as u64 {
+        return Err(Error::argument("slice", Property::Size, format!("{wanted} elements for shape {shape:?}"), len));
+    }
+    Ok(())
+}
+
+fn contiguous<'a, T: Element>(address: u64, shape: &[u64]) -> Result<TensorView<'a>> {
+    let strides = Dims::new(shape)?.contiguous_strides();
+    // SAFETY: the slice is borrowed for `'a` and has the elements of the shape, checked by `check_len`. `Tensor`
+    // orders work on its stream before and after cudarc's own, and a mutable borrow gives an output alone.
+    unsafe { TensorView::from_raw(address, T::DTYPE, shape, strides.as_slice()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn element_sizes_agree_with_the_rust_types() {
+        fn check<T: Element>() {
+            assert_eq!(T::DTYPE.bytes(), size_of::<T>() as u64);
+        }
+        check::<half::f16>();
+        check::<half::bf16>();
+        check::<f32>();
+        check::<f64>();
+        check::<u8>();
+        check::<i32>();
+        check::<u32>();
+        check::<i64>();
+    }
+
+    #[test]
+    fn a_slice_that_is_too_short_is_refused() {
+        check_len(6, &[2, 3]).unwrap();
+        let text = check_len(5, &[2, 3]).unwrap_err().to_string();
+        assert_eq!(text, "slice: expected 6 elements for shape [2, 3], got 5");
+    }
+}

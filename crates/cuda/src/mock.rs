@@ -1,0 +1,587 @@
+//! A recording driver: every call by name, failures on demand, fake devices and memory.
+//!
+//! It is strict where the real driver is: a call without a current context, a handle of another context, a
+//! freed address, or an allocation during a capture fails with the real code. Kernels do nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use bakewell_core::tensor_map::{TensorMap, TensorMapRequest};
+use bakewell_core::{LaunchConfig, Stream};
+
+use crate::driver::{
+    Answer, Context, DeviceAttribute, DeviceHandle, Driver, EventHandle, Failure, Function, FunctionAttribute,
+    GraphExecHandle, GraphHandle, LaunchAttribute, Module, PointerFacts, PointerKind,
+};
+
+const INVALID_VALUE: u32 = 1;
+const OUT_OF_MEMORY: u32 = 2;
+const INVALID_CONTEXT: u32 = 201;
+const INVALID_HANDLE: u32 = 400;
+const NOT_FOUND: u32 = 500;
+const CAPTURE_UNSUPPORTED: u32 = 900;
+
+/// Memory of each fake device in bytes.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+/// A device that the driver pretends to show.
+#[derive(Clone, Debug)]
+pub struct FakeDevice {
+    /// Product name.
+    pub name: &'static str,
+    /// Compute capability.
+    pub compute_capability: (i32, i32),
+    /// Number of SMs.
+    pub sm_count: i32,
+}
+
+impl FakeDevice {
+    /// A device of this capability and SM count.
+    pub const fn new(compute_capability: (i32, i32), sm_count: i32) -> FakeDevice {
+        FakeDevice { name: "Fake GPU", compute_capability, sm_count }
+    }
+}
+
+/// One recorded call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Driver function.
+    pub name: &'static str,
+    /// Arguments, for people.
+    pub arguments: String,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.name, self.arguments)
+    }
+}
+
+/// One recorded launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeLaunch {
+    /// Ordinal of the device.
+    pub device: usize,
+    /// Entry point.
+    pub entry: String,
+    /// Geometry.
+    pub config: LaunchConfig,
+    /// Attributes.
+    pub attributes: Vec<LaunchAttribute>,
+    /// Parameter bytes.
+    pub params: Vec<u8>,
+    /// Stream.
+    pub stream: Stream,
+}
+
+/// How many things of the driver are alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Alive {
+    pub contexts: usize,
+    pub allocations: usize,
+    pub modules: usize,
+    pub streams: usize,
+    pub events: usize,
+    pub graphs: usize,
+}
+
+#[derive(Default)]
+struct State {
+    silent: bool,
+    calls: Vec<Call>,
+    launches: Vec<FakeLaunch>,
+    /// Calls until one fails, and its code.
+    fail: Option<(usize, u32)>,
+    /// Retain counts by ordinal.
+    retained: BTreeMap<usize, usize>,
+    current: HashMap<ThreadId, Context>,
+    allocations: BTreeMap<u64, (usize, Vec<u8>)>,
+    pretended: BTreeMap<u64, PointerFacts>,
+    modules: BTreeMap<Module, Context>,
+    functions: BTreeMap<usize, (Module, String)>,
+    streams: Vec<u64>,
+    events: Vec<usize>,
+    graphs: Vec<usize>,
+    capturing: Vec<Stream>,
+    handles: usize,
+    next_offset: u64,
+}
+
+impl State {
+    fn handle(&mut self) -> usize {
+        self.handles += 1;
+        self.handles
+    }
+}
+
+/// The recording driver. Clones of its `Arc` see the same state.
+pub struct RecordingDriver {
+    devices: Vec<FakeDevice>,
+    state: Mutex<State>,
+}
+
+impl RecordingDriver {
+    /// A driver that shows these devices.
+    pub fn new(devices: &[FakeDevice]) -> Arc<RecordingDriver> {
+        Arc::new(RecordingDriver { devices: devices.to_vec(), state: Mutex::default() })
+    }
+
+    /// The calls since the last time this was asked, as `name(arguments)`.
+    pub fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().calls).iter().map(Call::to_string).collect()
+    }
+
+    /// The names of the calls since the last time calls were asked for.
+    pub fn take_names(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.state().calls).iter().map(|call| call.name).collect()
+    }
+
+    /// Every launch so far.
+    pub fn launches(&self) -> Vec<FakeLaunch> {
+        self.state().launches.clone()
+    }
+
+    /// Lets the call after `calls` more calls fail with `code`.
+    pub fn fail_after(&self, calls: usize, code: u32) {
+        self.state().fail = Some((calls, code));
+    }
+
+    /// Stops or resumes recording. A launch that is not recorded allocates nothing here either.
+    pub fn record(&self, on: bool) {
+        self.state().silent = !on;
+    }
+
+    /// Whether the failure asked for is still to come; it is called off.
+    pub fn take_pending_failure(&self) -> bool {
+        self.state().fail.take().is_some()
+    }
+
+    /// What is alive.
+    pub fn alive(&self) -> Alive {
+        let state = self.state();
+        Alive {
+            contexts: state.retained.values().filter(|&&count| count > 0).count(),
+            allocations: state.allocations.len(),
+            modules: state.modules.len(),
+            streams: state.streams.len(),
+            events: state.events.len(),
+            graphs: state.graphs.len(),
+        }
+    }
+
+    /// Ordinal of the device whose context is current on this thread.
+    pub fn current(&self) -> Option<usize> {
+        self.state().current().and_then(ordinal_of)
+    }
+
+    /// Makes a device's context, or none, current on this thread, as a caller would.
+    pub fn make_current(&self, ordinal: Option<usize>) {
+        let context = ordinal.map_or(Context(0), context_of);
+        self.state().current.insert(std::thread::current().id(), context);
+    }
+
+    /// Pretends that an address has these facts.
+    pub fn pretend(&self, address: u64, facts: PointerFacts) {
+        self.state().pretended.insert(address, facts);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a call, and fails it when its turn has come.
+    fn enter(&self, name: &'static str, arguments: impl fmt::Display) -> Answer<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        if !state.silent {
+            state.calls.push(Call { name, arguments: arguments.to_string() });
+        }
+        match &mut state.fail {
+            Some((0, code)) => {
+                let failure = Failure { call: name, code: *code };
+                state.fail = None;
+                Err(failure)
+            }
+            Some((calls, _)) => {
+                *calls -= 1;
+                Ok(state)
+            }
+            None => Ok(state),
+        }
+    }
+
+    /// As [`RecordingDriver::enter`], for calls that need a current context; gives its device.
+    fn enter_context(
+        &self,
+        name: &'static str,
+        arguments: impl fmt::Display,
+    ) -> Answer<(MutexGuard<'_, State>, usize)> {
+        let state = self.enter(name, arguments)?;
+        let current = state.current().and_then(ordinal_of);
+        let retained = |ordinal: &usize| state.retained.get(ordinal).is_some_and(|&count| count > 0);
+        match current.filter(retained) {
+            Some(ordinal) => Ok((state, ordinal)),
+            None => Err(Failure { call: name, code: INVALID_CONTEXT }),
+        }
+    }
+
+    /// As [`RecordingDriver::enter_context`], for calls that no capture allows.
+    fn enter_uncaptured(
+        &self,
+        name: &'static str,
+        arguments: impl fmt::Display,
+    ) -> Answer<(MutexGuard<'_, State>, usize)> {
+        let (state, ordinal) = self.enter_context(name, arguments)?;
+        if state.capturing.is_empty() {
+            Ok((state, ordinal))
+        } else {
+            Err(Failure { call: name, code: CAPTURE_UNSUPPORTED })
+        }
+    }
+
+    /// The bytes of an allocation of the current device.
+    fn with_bytes<T>(
+        &self,
+        name: &'static str,
+        address: u64,
+        bytes: u64,
+        body: impl FnOnce(&mut [u8]) -> T,
+    ) -> Answer<T> {
+        let (mut state, device) = self.enter_uncaptured(name, format_args!("{bytes} bytes"))?;
+        let fault = Failure { call: name, code: INVALID_VALUE };
+        let (&start, (owner, content)) = state.allocations.range_mut(..=address).next_back().ok_or(fault)?;
+        let from = (address - start) as usize;
+        let range = from..from.saturating_add(bytes as usize);
+        match content.get_mut(range) {
+            Some(slice) if *owner == device => Ok(body(slice)),
+            _ => Err(fault),
+        }
+    }
+}
+
+impl State {
+    fn current(&self) -> Option<Context> {
+        self.current.get(&std::thread::current().id()).copied().filter(|context| context.0 != 0)
+    }
+
+    fn is_stream(&self, stream: Stream) -> bool {
+        stream == Stream::DEFAULT || self.streams.contains(&stream.0)
+    }
+}
+
+fn context_of(ordinal: usize) -> Context {
+    Context(0x1000 + ordinal)
+}
+
+fn ordinal_of(context: Context) -> Option<usize> {
+    context.0.checked_sub(0x1000)
+}
+
+/// A context as people name it.
+struct Described(Context);
+
+impl fmt::Display for Described {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match ordinal_of(self.0) {
+            Some(ordinal) => write!(f, "cuda:{ordinal}"),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+impl Driver for RecordingDriver {
+    fn driver_version(&self) -> Answer<i32> {
+        self.enter("cuDriverGetVersion", "").map(|_| 13_000)
+    }
+
+    fn device_count(&self) -> Answer<i32> {
+        self.enter("cuDeviceGetCount", "").map(|_| self.devices.len() as i32)
+    }
+
+    fn device(&self, ordinal: i32) -> Answer<DeviceHandle> {
+        self.enter("cuDeviceGet", ordinal).map(|_| DeviceHandle(ordinal))
+    }
+
+    fn device_name(&self, device: DeviceHandle) -> Answer<String> {
+        self.enter("cuDeviceGetName", device.0).map(|_| self.devices[device.0 as usize].name.to_owned())
+    }
+
+    fn device_total_memory(&self, device: DeviceHandle) -> Answer<u64> {
+        self.enter("cuDeviceTotalMem_v2", device.0).map(|_| MEMORY_BYTES)
+    }
+
+    fn device_attribute(&self, attribute: DeviceAttribute, device: DeviceHandle) -> Answer<i32> {
+        drop(self.enter("cuDeviceGetAttribute", format_args!("{attribute:?}"))?);
+        let fake = &self.devices[device.0 as usize];
+        Ok(match attribute {
+            DeviceAttribute::ComputeMajor => fake.compute_capability.0,
+            DeviceAttribute::ComputeMinor => fake.compute_capability.1,
+            DeviceAttribute::SmCount => fake.sm_count,
+            DeviceAttribute::L2Bytes => 50 << 20,
+            DeviceAttribute::SmClockKhz => 1_980_000,
+            DeviceAttribute::MemoryClockKhz => 3_201_000,
+            DeviceAttribute::MemoryBusBits => 6144,
+        })
+    }
+
+    fn error_name(&self, code: u32) -> Option<String> {
+        let name = match code {
+            INVALID_VALUE => "CUDA_ERROR_INVALID_VALUE",
+            OUT_OF_MEMORY => "CUDA_ERROR_OUT_OF_MEMORY",
+            INVALID_CONTEXT => "CUDA_ERROR_INVALID_CONTEXT",
+            INVALID_HANDLE => "CUDA_ERROR_INVALID_HANDLE",
+            NOT_FOUND => "CUDA_ERROR_NOT_FOUND",
+            CAPTURE_UNSUPPORTED => "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            999 => "CUDA_ERROR_UNKNOWN",
+            _ => return None,
+        };
+        Some(name.to_owned())
+    }
+
+    fn primary_context_retain(&self, device: DeviceHandle) -> Answer<Context> {
+        let ordinal = device.0 as usize;
+        *self.enter("cuDevicePrimaryCtxRetain", ordinal)?.retained.entry(ordinal).or_default() += 1;
+        Ok(context_of(ordinal))
+    }
+
+    fn primary_context_release(&self, device: DeviceHandle) -> Answer<()> {
+        let ordinal = device.0 as usize;
+        let mut state = self.enter("cuDevicePrimaryCtxRelease_v2", ordinal)?;
+        match state.retained.get_mut(&ordinal) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => return Err(Failure { call: "cuDevicePrimaryCtxRelease_v2", code: INVALID_CONTEXT }),
+        }
+        Ok(())
+    }
+
+    fn context_current(&self) -> Answer<Context> {
+        Ok(self.enter("cuCtxGetCurrent", "")?.current().unwrap_or(Context(0)))
+    }
+
+    fn context_set_current(&self, context: Context) -> Answer<()> {
+        self.enter("cuCtxSetCurrent", Described(context))?.current.insert(std::thread::current().id(), context);
+        Ok(())
+    }
+
+    fn context_synchronize(&self) -> Answer<()> {
+        self.enter_uncaptured("cuCtxSynchronize", "").map(|_| ())
+    }
+
+    fn memory_allocate(&self, bytes: u64) -> Answer<u64> {
+        let (mut state, device) = self.enter_uncaptured("cuMemAlloc_v2", format_args!("{bytes} bytes"))?;
+        if bytes > MEMORY_BYTES {
+            return Err(Failure { call: "cuMemAlloc_v2", code: OUT_OF_MEMORY });
+        }
+        let address = ((device as u64 + 1) << 40) + state.next_offset;
+        state.next_offset += bytes.next_multiple_of(256) + 256;
+        state.allocations.insert(address, (device, vec![0xFF; bytes as usize]));
+        Ok(address)
+    }
+
+    fn memory_free(&self, address: u64) -> Answer<()> {
+        let (mut state, _) = self.enter_uncaptured("cuMemFree_v2", "")?;
+        let freed = state.allocations.remove(&address);
+        freed.map(|_| ()).ok_or(Failure { call: "cuMemFree_v2", code: INVALID_VALUE })
+    }
+
+    fn memory_write(&self, address: u64, bytes: &[u8]) -> Answer<()> {
+        self.with_bytes("cuMemcpyHtoD_v2", address, bytes.len() as u64, |slice| slice.copy_from_slice(bytes))
+    }
+
+    fn memory_read(&self, address: u64, bytes: &mut [u8]) -> Answer<()> {
+        self.with_bytes("cuMemcpyDtoH_v2", address, bytes.len() as u64, |slice| bytes.copy_from_slice(slice))
+    }
+
+    fn memory_fill(&self, address: u64, value: u8, bytes: u64) -> Answer<()> {
+        self.with_bytes("cuMemsetD8_v2", address, bytes, |slice| slice.fill(value))
+    }
+
+    fn memory_copy_async(&self, _to: u64, _from: u64, bytes: u64, _stream: Stream) -> Answer<()> {
+        self.enter_context("cuMemcpyDtoDAsync_v2", format_args!("{bytes} bytes")).map(|_| ())
+    }
+
+    fn pointer(&self, address: u64) -> Answer<PointerFacts> {
+        let state = self.enter("cuPointerGetAttributes", "")?;
+        if let Some(facts) = state.pretended.get(&address) {
+            return Ok(*facts);
+        }
+        let owner = state.allocations.range(..=address).next_back();
+        let facts = owner.filter(|(start, (_, content))| address - **start < content.len() as u64).map(
+            |(&start, (device, content))| PointerFacts {
+                kind: PointerKind::Device,
+                ordinal: *device as i32,
+                start,
+                bytes: content.len() as u64,
+            },
+        );
+        Ok(facts.unwrap_or(PointerFacts { kind: PointerKind::Unknown, ordinal: 0, start: 0, bytes: 0 }))
+    }
+
+    fn tensor_map_encode(&self, request: &TensorMapRequest) -> Answer<TensorMap> {
+        drop(self.enter_context("cuTensorMapEncodeTiled", format_args!("{:?}", request.dims))?);
+        let mut words = [0; 16];
+        words[0] = request.address;
+        words[1..=request.dims.len()].copy_from_slice(&request.dims);
+        Ok(TensorMap(words))
+    }
+
+    fn module_load(&self, image: &[u8]) -> Answer<Module> {
+        let (mut state, ordinal) = self.enter_uncaptured("cuModuleLoadData", format_args!("{} bytes", image.len()))?;
+        let handle = state.handle();
+        state.modules.insert(Module(handle), context_of(ordinal));
+        Ok(Module(handle))
+    }
+
+    fn module_unload(&self, module: Module) -> Answer<()> {
+        let (mut state, _) = self.enter_context("cuModuleUnload", "")?;
+        state.functions.retain(|_, (owner, _)| *owner != module);
+        let unloaded = state.modules.remove(&module);
+        unloaded.map(|_| ()).ok_or(Failure { call: "cuModuleUnload", code: INVALID_HANDLE })
+    }
+
+    fn module_function(&self, module: Module, entry: &CStr) -> Answer<Function> {
+        let entry = entry.to_string_lossy().into_owned();
+        let (mut state, _) = self.enter_context("cuModuleGetFunction", &entry)?;
+        if !state.modules.contains_key(&module) {
+            return Err(Failure { call: "cuModuleGetFunction", code: INVALID_HANDLE });
+        }
+        let handle = state.handle();
+        state.functions.insert(handle, (module, entry));
+        Ok(Function(handle))
+    }
+
+    fn function_set(&self, function: Function, attribute: FunctionAttribute, value: i32) -> Answer<()> {
+        let (state, _) = self.enter_context("cuFuncSetAttribute", format_args!("{attribute:?}, {value}"))?;
+        let known = state.functions.contains_key(&function.0);
+        if known { Ok(()) } else { Err(Failure { call: "cuFuncSetAttribute", code: INVALID_HANDLE }) }
+    }
+
+    fn launch(
+        &self,
+        function: Function,
+        config: &LaunchConfig,
+        attributes: &[LaunchAttribute],
+        params: &[u8],
+        stream: Stream,
+    ) -> Answer<()> {
+        const NAME: &str = "cuLaunchKernelEx";
+        let arguments = format_args!(
+            "grid {:?}, block {}, {} shared bytes, {attributes:?}, {} parameter bytes, stream {}",
+            config.grid,
+            config.block,
+            config.dynamic_shared_bytes,
+            params.len(),
+            stream.0
+        );
+        let (mut state, device) = self.enter_context(NAME, arguments)?;
+        let fault = Failure { call: NAME, code: INVALID_HANDLE };
+        let (module, entry) = state.functions.get(&function.0).ok_or(fault)?;
+        if state.modules.get(module) != Some(&context_of(device)) {
+            return Err(fault);
+        }
+        if !state.silent {
+            let launch = FakeLaunch {
+                device,
+                entry: entry.clone(),
+                config: *config,
+                attributes: attributes.to_vec(),
+                params: params.to_vec(),
+                stream,
+            };
+            state.launches.push(launch);
+        }
+        Ok(())
+    }
+
+    fn stream_create(&self) -> Answer<Stream> {
+        let (mut state, _) = self.enter_uncaptured("cuStreamCreate", "")?;
+        let handle = state.handle() as u64;
+        state.streams.push(handle);
+        Ok(Stream(handle))
+    }
+
+    fn stream_destroy(&self, stream: Stream) -> Answer<()> {
+        let (mut state, _) = self.enter_context("cuStreamDestroy_v2", "")?;
+        remove(&mut state.streams, stream.0, "cuStreamDestroy_v2")
+    }
+
+    fn stream_synchronize(&self, stream: Stream) -> Answer<()> {
+        let (state, _) = self.enter_uncaptured("cuStreamSynchronize", stream.0)?;
+        if state.is_stream(stream) {
+            Ok(())
+        } else {
+            Err(Failure { call: "cuStreamSynchronize", code: INVALID_HANDLE })
+        }
+    }
+
+    fn event_create(&self) -> Answer<EventHandle> {
+        let (mut state, _) = self.enter_context("cuEventCreate", "")?;
+        let handle = state.handle();
+        state.events.push(handle);
+        Ok(EventHandle(handle))
+    }
+
+    fn event_destroy(&self, event: EventHandle) -> Answer<()> {
+        let (mut state, _) = self.enter_context("cuEventDestroy_v2", "")?;
+        remove(&mut state.events, event.0, "cuEventDestroy_v2")
+    }
+
+    fn event_record(&self, _event: EventHandle, stream: Stream) -> Answer<()> {
+        self.enter_context("cuEventRecord", stream.0).map(|_| ())
+    }
+
+    fn event_synchronize(&self, _event: EventHandle) -> Answer<()> {
+        self.enter_uncaptured("cuEventSynchronize", "").map(|_| ())
+    }
+
+    fn event_elapsed_ms(&self, _start: EventHandle, _end: EventHandle) -> Answer<f32> {
+        self.enter_context("cuEventElapsedTime", "").map(|_| 0.25)
+    }
+
+    fn capture_begin(&self, stream: Stream) -> Answer<()> {
+        self.enter_uncaptured("cuStreamBeginCapture_v2", stream.0)?.0.capturing.push(stream);
+        Ok(())
+    }
+
+    fn capture_end(&self, stream: Stream) -> Answer<GraphHandle> {
+        let (mut state, _) = self.enter_context("cuStreamEndCapture", stream.0)?;
+        remove(&mut state.capturing, stream, "cuStreamEndCapture")?;
+        let handle = state.handle();
+        state.graphs.push(handle);
+        Ok(GraphHandle(handle))
+    }
+
+    fn graph_destroy(&self, graph: GraphHandle) -> Answer<()> {
+        let mut state = self.enter("cuGraphDestroy", "")?;
+        remove(&mut state.graphs, graph.0, "cuGraphDestroy")
+    }
+
+    fn graph_instantiate(&self, _graph: GraphHandle) -> Answer<GraphExecHandle> {
+        let (mut state, _) = self.enter_context("cuGraphInstantiateWithFlags", "")?;
+        let handle = state.handle();
+        state.graphs.push(handle);
+        Ok(GraphExecHandle(handle))
+    }
+
+    fn graph_exec_destroy(&self, graph: GraphExecHandle) -> Answer<()> {
+        let mut state = self.enter("cuGraphExecDestroy", "")?;
+        remove(&mut state.graphs, graph.0, "cuGraphExecDestroy")
+    }
+
+    fn graph_launch(&self, _graph: GraphExecHandle, stream: Stream) -> Answer<()> {
+        self.enter_context("cuGraphLaunch", stream.0).map(|_| ())
+    }
+}
+
+fn remove<T: PartialEq>(list: &mut Vec<T>, item: T, call: &'static str) -> Answer<()> {
+    match list.iter().position(|known| *known == item) {
+        Some(index) => {
+            list.remove(index);
+            Ok(())
+        }
+        None => Err(Failure { call, code: INVALID_HANDLE }),
+    }
+}
