@@ -1,0 +1,37 @@
+//! What it takes to say whether an operation is right on a device.
+//!
+//! Tensors travel in safetensors files; an operation runs on them on any [`Device`](bakewell::Device);
+//! the result is compared with a golden or with the reference. The command line and the test suite
+//! share this crate, so that `bakewell verify` and the tests mean the same by "passes".
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`tensor`] | tensors on the host |
+//! | [`file`] | safetensors files |
+//! | [`compare`] | comparison: special values, absolute, relative and norm error, worst element |
+//! | [`engines`] | the devices present, and why others are not |
+//! | [`random`] | reproducible random numbers |
+//! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
+//!
+//! ```
+//! use bakewell_conformance::compare::{Tolerance, compare};
+//!
+//! let tolerance = Tolerance { relative_l2: 1e-3, absolute: 0.0, of_peak: 2e-3 };
+//! let good = compare(&[2, 2], &[1.0, 2.0, 3.0, 4.001], &[1.0, 2.0, 3.0, 4.0])?;
+//! assert!(good.verdict(&tolerance).is_ok());
+//! let swapped = compare(&[2, 2], &[3.0, 4.0, 1.0, 2.0], &[1.0, 2.0, 3.0, 4.0])?;
+//! assert!(swapped.verdict(&tolerance).is_err());
+//! # Ok::<(), bakewell::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod engines;
+pub mod file;
+pub mod gqa_decode;
+pub mod random;
+pub mod tensor;
+
+pub use file::TensorFile;
+pub use tensor::HostTensor;
