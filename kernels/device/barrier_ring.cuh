@@ -14,53 +14,49 @@ struct BarrierRing {
 
     class Cursor {
       protected:
-        BarrierRing& ring;
         int slot = 0;
         uint32_t phase;
 
-        __device__ Cursor(BarrierRing& ring, uint32_t first_phase) : ring(ring), phase(first_phase) {}
+        explicit __device__ Cursor(uint32_t first_phase) : phase(first_phase) {}
 
-        __device__ void advance() {
+        // The current slot; the cursor moves on.
+        __device__ int take() {
+            const int taken = slot;
             if (++slot == slots) {
                 slot = 0;
                 phase ^= 1;
             }
+            return taken;
         }
     };
 
+    // Fills slots in order. Whoever fills slot i arrives on full[i].
     class Producer : Cursor {
+        BarrierRing& ring;
+
       public:
         // The phase before the first counts as complete: the first round over the ring does not wait.
-        explicit __device__ Producer(BarrierRing& ring) : Cursor(ring, 1) {}
+        explicit __device__ Producer(BarrierRing& ring) : Cursor(1), ring(ring) {}
 
-        // Waits until the slot is free and returns it.
+        // Waits until the next slot is free and returns it.
         __device__ int acquire() {
-            this->ring.empty[this->slot].wait(this->phase);
-            return this->slot;
+            ring.empty[this->slot].wait(this->phase);
+            return this->take();
         }
-
-        // The barrier that says the slot is full; its arrivals are made by whoever fills it.
-        __device__ Mbarrier& full() { return this->ring.full[this->slot]; }
-
-        // On to the next slot.
-        __device__ void commit() { this->advance(); }
     };
 
+    // Reads slots in order. Whoever has read slot i arrives on empty[i]; several may be held at once.
     class Consumer : Cursor {
+        BarrierRing& ring;
+
       public:
-        explicit __device__ Consumer(BarrierRing& ring) : Cursor(ring, 0) {}
+        explicit __device__ Consumer(BarrierRing& ring) : Cursor(0), ring(ring) {}
 
-        // Waits until the slot is full and returns it.
+        // Waits until the next slot is full and returns it.
         __device__ int wait() {
-            this->ring.full[this->slot].wait(this->phase);
-            return this->slot;
+            ring.full[this->slot].wait(this->phase);
+            return this->take();
         }
-
-        // The barrier that says the slot is free; its arrivals are made by whoever read it.
-        __device__ Mbarrier& empty() { return this->ring.empty[this->slot]; }
-
-        // On to the next slot.
-        __device__ void release() { this->advance(); }
     };
 };
 

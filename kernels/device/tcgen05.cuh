@@ -36,14 +36,27 @@ static_assert(e4m3_instruction(128, 128, Major::K) == 0x08200010);
 // K of one E4M3 instruction, in elements and bytes.
 constexpr int e4m3_k = 32;
 
-// D[d] (+)= A B with A and B in shared memory. PTX: tcgen05.mma.cta_group::1.kind::f8f6f4 [d], a_desc, b_desc, ...
+// D[d] (+)= A B with A and B in shared memory. Own wrapper: the overloads of <cuda/ptx> are ambiguous for this kind.
+// PTX: tcgen05.mma.cta_group::1.kind::f8f6f4 [d], a_desc, b_desc, idesc, enable_input_d
 __device__ inline void mma_e4m3(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, bool accumulate) {
-    cuda::ptx::tcgen05_mma(cuda::ptx::kind_f8f6f4, cuda::ptx::cta_group_1, d, a, b, instruction, accumulate);
+    asm volatile("{\n\t"
+                 ".reg .pred p;\n\t"
+                 "setp.ne.b32 p, %4, 0;\n\t"
+                 "tcgen05.mma.cta_group::1.kind::f8f6f4 [%0], %1, %2, %3, p;\n\t"
+                 "}" ::"r"(d),
+                 "l"(a), "l"(b), "r"(instruction), "r"(static_cast<uint32_t>(accumulate))
+                 : "memory");
 }
 
 // D[d] (+)= A B with A in tensor memory. PTX: tcgen05.mma.cta_group::1.kind::f8f6f4 [d], [a], b_desc, ...
 __device__ inline void mma_e4m3_tmem_a(uint32_t d, uint32_t a, uint64_t b, uint32_t instruction, bool accumulate) {
-    cuda::ptx::tcgen05_mma_tmem_a(cuda::ptx::kind_f8f6f4, cuda::ptx::cta_group_1, d, a, b, instruction, accumulate);
+    asm volatile("{\n\t"
+                 ".reg .pred p;\n\t"
+                 "setp.ne.b32 p, %4, 0;\n\t"
+                 "tcgen05.mma.cta_group::1.kind::f8f6f4 [%0], [%1], %2, %3, p;\n\t"
+                 "}" ::"r"(d),
+                 "r"(a), "l"(b), "r"(instruction), "r"(static_cast<uint32_t>(accumulate))
+                 : "memory");
 }
 
 // One arrival on the barrier once all earlier products of this thread have finished reading and writing.

@@ -9,10 +9,10 @@ namespace bakewell::tmem {
 constexpr int lanes = 128;
 constexpr int max_columns = 512;
 
-// Address of a column in the first lane of the calling warp's quarter.
-__device__ inline uint32_t own_lanes(uint32_t base, int column) {
-    const uint32_t quarter = (threadIdx.x / 32) % 4;
-    return base + static_cast<uint32_t>(column) + (quarter << 21); // lane = 32 * quarter in bits [31:16]
+// Address of a column in the first lane of a warp's quarter.
+__device__ inline uint32_t own_lanes(uint32_t base, int column, int warp) {
+    const uint32_t first_lane = 32 * static_cast<uint32_t>(warp % 4);
+    return base + static_cast<uint32_t>(column) + (first_lane << 16);
 }
 
 // One whole warp. The base address arrives in shared memory: a barrier must follow before others read it.
@@ -31,7 +31,7 @@ __device__ inline void free(uint32_t address, uint32_t columns) {
 // PTX: tcgen05.ld.sync.aligned.32x32b.xN.b32
 template <int count>
 __device__ inline void load(float (&values)[count], uint32_t address) {
-    cuda::ptx::tcgen05_ld_32x32b(values, address);
+    cuda::ptx::tcgen05_ld_32x32b(reinterpret_cast<uint32_t(&)[count]>(values), address);
 }
 
 // PTX: tcgen05.st.sync.aligned.32x32b.xN.b32

@@ -8,6 +8,8 @@
 //! | module | subject |
 //! |---|---|
 //! | [`gqa_decode`] | grouped-query decode attention |
+//! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
+//! | [`small_float`] | E4M3 and E2M1 |
 //! | [`element`] | element types: to `f64` exactly, from `f64` with one rounding |
 //! | [`host_memory`] | an address space of host buffers |
 //!
@@ -29,6 +31,8 @@
 pub mod element;
 pub mod gqa_decode;
 pub mod host_memory;
+pub mod nvfp4_context;
+pub mod small_float;
 
 pub use element::Element;
 pub use host_memory::HostMemory;
