@@ -42,19 +42,19 @@ pub fn canonical_f64(x: f64) -> f64 {
     if x.is_nan() { NAN_F64 } else { x }
 }
 
-/// `a + b` rounded to odd. Both are finite and their exponents leave room for the error term (they came from `f32` or products
-/// of `f32`).
+/// `a + b` rounded to odd, without branches. Finite operands need exponents that leave room for the error term (they came from
+/// `f32` or products of `f32`); infinities, NaN and exact sums, zeros included, are those of `a + b`.
 #[inline(always)]
 fn add_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let b_part = sum - a;
     let error = (a - (sum - b_part)) + (b - b_part);
     let bits = sum.to_bits();
-    if error == 0.0 || bits & 1 != 0 {
-        return sum;
-    }
-    // The sum is even and not exact: the neighbour on the side of the error is odd.
-    f64::from_bits(if (error > 0.0) == (sum > 0.0) { bits + 1 } else { bits - 1 })
+    // An even, inexact sum moves to its odd neighbour on the side of the error. NaN errors compare false.
+    let inexact = (error < 0.0) | (error > 0.0);
+    let away = 1u64.wrapping_sub((bits ^ error.to_bits()) >> 63 << 1);
+    let even = !bits & 1;
+    f64::from_bits(bits.wrapping_add(if inexact { away & even.wrapping_neg() } else { 0 }))
 }
 
 /// Sign of an exact zero sum: kept when both terms agree, else negative only when rounding down.
@@ -98,15 +98,18 @@ pub fn mul(a: f32, b: f32, rounding: Rounding) -> f32 {
 /// `a * b + c` of `f32` with one rounding.
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
-    let product = f64::from(a) * f64::from(b);
-    let sum = product + f64::from(c);
-    if !(product.is_finite() && c.is_finite()) {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    if rounding == Rounding::NearestEven {
+        return canonical(add_to_odd(product, c) as f32);
+    }
+    let sum = product + c;
+    if !sum.is_finite() {
         return canonical(sum as f32);
     }
     if sum == 0.0 {
         return zero_sum(product.is_sign_negative(), c.is_sign_negative(), rounding);
     }
-    to_f32(add_to_odd(product, f64::from(c)), rounding)
+    to_f32(add_to_odd(product, c), rounding)
 }
 
 /// `a / b` of `f32`.
@@ -273,9 +276,7 @@ impl HalfType {
 
     #[inline(always)]
     fn sum(self, a: f64, b: f64, how: Half) -> u16 {
-        let sum = a + b;
-        // Native handles zero signs, NaN and infinity; only a finite nonzero sum can be inexact.
-        self.output(if sum.is_finite() && sum != 0.0 { add_to_odd(a, b) } else { sum }, how)
+        self.output(add_to_odd(a, b), how)
     }
 }
 
@@ -294,49 +295,42 @@ pub struct MinMax {
     pub ftz: bool,
 }
 
-/// Whether `a` is chosen over `b` in a minimum, -0 below +0; neither is NaN.
-#[inline(always)]
-fn below(a: f64, b: f64) -> bool {
-    a < b || (a == b && a.is_sign_negative() && !b.is_sign_negative())
-}
-
-#[inline(always)]
-fn pick(a: f64, b: f64, how: MinMax) -> f64 {
-    match (a.is_nan(), b.is_nan()) {
-        (false, false) => {
-            if below(a, b) != how.max {
-                a
-            } else {
-                b
-            }
-        }
-        (true, true) => f64::NAN,
-        (a_nan, _) if how.nan => {
-            if a_nan {
-                a
-            } else {
-                b
-            }
-        }
-        (true, false) => b,
-        (false, true) => a,
-    }
-}
-
-/// `min` or `max` of two values of any type that is exact in `f64`; the caller makes NaN canonical in its own type.
+/// `min` or `max` of two `f64`.
 #[inline(always)]
 pub fn min_max_f64(a: f64, b: f64, how: MinMax) -> f64 {
-    let sign = how.xorsign && (a.is_sign_negative() != b.is_sign_negative());
+    let sign = if how.xorsign { (a.to_bits() ^ b.to_bits()) & 1 << 63 } else { 0 };
     let (a, b) = if how.abs || how.xorsign { (a.abs(), b.abs()) } else { (a, b) };
-    let result = canonical_f64(pick(a, b, how));
-    if sign && !result.is_nan() { -result } else { result }
+    let (any, both) = (a.is_nan() | b.is_nan(), a.is_nan() & b.is_nan());
+    // Equal operands differ at most in the sign of zero: -0 is below +0.
+    let equal = if how.max { a.to_bits() & b.to_bits() } else { a.to_bits() | b.to_bits() };
+    let take_a = (if how.max { a > b } else { a < b }) | b.is_nan();
+    let result = if a == b {
+        equal
+    } else if take_a {
+        a.to_bits()
+    } else {
+        b.to_bits()
+    };
+    if both | (how.nan & any) { NAN_F64 } else { f64::from_bits(result | sign) }
 }
 
 /// `min` or `max` of two `f32`.
 #[inline(always)]
 pub fn min_max(a: f32, b: f32, how: MinMax) -> f32 {
     let (a, b) = if how.ftz { (flush(a), flush(b)) } else { (a, b) };
-    canonical(min_max_f64(f64::from(a), f64::from(b), how) as f32)
+    let sign = if how.xorsign { (a.to_bits() ^ b.to_bits()) & 1 << 31 } else { 0 };
+    let (a, b) = if how.abs || how.xorsign { (a.abs(), b.abs()) } else { (a, b) };
+    let (any, both) = (a.is_nan() | b.is_nan(), a.is_nan() & b.is_nan());
+    let equal = if how.max { a.to_bits() & b.to_bits() } else { a.to_bits() | b.to_bits() };
+    let take_a = (if how.max { a > b } else { a < b }) | b.is_nan();
+    let result = if a == b {
+        equal
+    } else if take_a {
+        a.to_bits()
+    } else {
+        b.to_bits()
+    };
+    if both | (how.nan & any) { NAN_F32 } else { f32::from_bits(result | sign) }
 }
 
 /// Three-operand `min` or `max` of `f32` (sm_100 and later).
@@ -349,8 +343,8 @@ pub fn min_max3(a: f32, b: f32, c: f32, how: MinMax) -> f32 {
 #[inline(always)]
 pub fn min_max_half(kind: HalfType, a: u16, b: u16, how: MinMax) -> u16 {
     let (a, b) = if how.ftz { (kind.flush(a), kind.flush(b)) } else { (a, b) };
-    let result = min_max_f64(f64::from(kind.decode(a)), f64::from(kind.decode(b)), how);
-    kind.output(result, Half::default())
+    let result = min_max(kind.decode(a), kind.decode(b), MinMax { ftz: false, ..how });
+    kind.output(f64::from(result), Half::default())
 }
 
 #[cfg(test)]

@@ -50,15 +50,14 @@ impl Packed {
     /// Rounds one value into a code.
     #[inline(always)]
     pub fn narrow(self, x: f32, how: Narrow) -> u32 {
-        let x = f64::from(x);
         match self {
-            Self::F16 => F16.narrow(x, how),
-            Self::Bf16 => BF16.narrow(x, how),
-            Self::E4m3 => E4M3.narrow(x, how),
-            Self::E5m2 => E5M2.narrow(x, how),
-            Self::E2m3 => E2M3.narrow(x, how),
-            Self::E3m2 => E3M2.narrow(x, how),
-            Self::E2m1 => E2M1.narrow(x, how),
+            Self::F16 => F16.narrow_f32(x, how),
+            Self::Bf16 => BF16.narrow_f32(x, how),
+            Self::E4m3 => E4M3.narrow_f32(x, how),
+            Self::E5m2 => E5M2.narrow_f32(x, how),
+            Self::E2m3 => E2M3.narrow_f32(x, how),
+            Self::E3m2 => E3M2.narrow_f32(x, how),
+            Self::E2m1 => E2M1.narrow_f32(x, how),
         }
     }
 
@@ -117,7 +116,7 @@ impl Packed {
 /// 0x7fffffff.
 #[inline]
 pub fn narrow_tf32(x: f32, how: Narrow) -> u32 {
-    if x.is_nan() { 0x7fff_ffff } else { TF32.narrow(f64::from(x), how) << 13 }
+    if x.is_nan() { 0x7fff_ffff } else { TF32.narrow_f32(x, how) << 13 }
 }
 
 /// `cvt.{rn,rz,rm,rp}.f32.f64`; NaN gives the canonical NaN.

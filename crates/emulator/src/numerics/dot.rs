@@ -52,17 +52,8 @@ pub fn accumulate(a: &[f64], b: &[f64], d: &mut [f32], shape: Shape, how: Accumu
     assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
     match how {
         Accumulation::Reference => reference(a, b, d, shape, scratch),
-        Accumulation::Aligned(fraction) => {
-            each(a, b, d, shape, scratch, |terms, c| aligned(terms, c, fraction));
-        }
-        Accumulation::Grouped(fraction) => {
-            let mut groups = Vec::with_capacity(k.div_ceil(GROUP));
-            each(a, b, d, shape, scratch, |terms, c| {
-                groups.clear();
-                groups.extend(terms.chunks(GROUP).map(|group| group.iter().sum::<f64>()));
-                aligned(&groups, c, fraction)
-            });
-        }
+        Accumulation::Aligned(fraction) => modelled(a, b, d, shape, scratch, 1, fraction),
+        Accumulation::Grouped(fraction) => modelled(a, b, d, shape, scratch, GROUP, fraction),
     }
 }
 
@@ -119,45 +110,88 @@ fn block(rows: [&[f64]; BLOCK_M], panel: &[f64]) -> [[f64; BLOCK_N]; BLOCK_M] {
     sums
 }
 
-/// Calls `sum` with the products of each output.
-fn each(
+/// Outputs of one row that the hardware models compute together.
+type Columns = [f64; BLOCK_N];
+
+/// The hardware models: sums of `group` products are exact, then one aligned addition per output.
+fn modelled(
     a: &[f64],
     b: &[f64],
     d: &mut [f32],
     Shape { m, n, k }: Shape,
     scratch: &mut Vec<f64>,
-    mut sum: impl FnMut(&[f64], f32) -> f32,
+    group: usize,
+    fraction: u32,
 ) {
-    scratch.clear();
-    scratch.resize(k, 0.0);
+    panels(&b[..n * k], n, k, scratch);
+    let mut terms: Vec<Columns> = Vec::with_capacity(k.div_ceil(group));
     for i in 0..m {
-        for j in 0..n {
-            for ((term, x), y) in scratch.iter_mut().zip(&a[i * k..][..k]).zip(&b[j * k..][..k]) {
-                *term = x * y;
+        let row = &a[i * k..i * k + k];
+        for n0 in (0..n).step_by(BLOCK_N) {
+            let panel = scratch[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
+            terms.clear();
+            for (row, panel) in row.chunks(group).zip(panel.chunks(group)) {
+                let mut sum = [0.0; BLOCK_N];
+                for (x, columns) in row.iter().zip(panel) {
+                    for (sum, y) in sum.iter_mut().zip(columns) {
+                        *sum += x * y;
+                    }
+                }
+                terms.push(sum);
             }
-            d[i * n + j] = sum(scratch, d[i * n + j]);
+            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + BLOCK_N)];
+            let mut c = [0.0; BLOCK_N];
+            for (c, &output) in c.iter_mut().zip(&*outputs) {
+                *c = f64::from(output);
+            }
+            outputs.copy_from_slice(&aligned(&terms, c, fraction)[..outputs.len()]);
         }
     }
 }
 
-/// One fused addition: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact sum
-/// truncated to `f32`.
-fn aligned(terms: &[f64], c: f32, fraction: u32) -> f32 {
-    let c = f64::from(c);
-    let largest = terms.iter().fold(c.abs(), |largest, term| largest.max(term.abs()));
-    if largest == 0.0 || !largest.is_finite() || terms.iter().any(|term| term.is_nan()) || c.is_nan() {
-        return super::arith::canonical((terms.iter().sum::<f64>() + c) as f32);
+/// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact
+/// sum truncated to `f32`.
+#[inline(always)]
+fn aligned(terms: &[Columns], c: Columns, fraction: u32) -> [f32; BLOCK_N] {
+    // The comparison ignores a NaN term; the plain sum keeps it, and gives the results that are not finite.
+    let (mut plain, mut largest) = (c, c.map(f64::abs));
+    for term in terms {
+        for j in 0..BLOCK_N {
+            plain[j] += term[j];
+            largest[j] = if term[j].abs() > largest[j] { term[j].abs() } else { largest[j] };
+        }
     }
-    let exponent = ((largest.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    // Products of f32-range operands stay far inside the normal range of f64, so both powers exist.
-    let power = |e: i32| f64::from_bits(((e + 1023) as u64) << 52);
-    let scale = power(fraction as i32 - exponent);
-    let sum: i64 = terms.iter().chain([&c]).map(|term| (term * scale) as i64).sum();
-    let value = sum as f64 * power(exponent - fraction as i32);
-    truncate(value)
+    // 2^(fraction - e) and its inverse, from the biased exponent. Products of f32-range operands stay far inside the normal
+    // range of f64, so both exist wherever they are used.
+    let biased = largest.map(|x| x.to_bits() >> 52);
+    let fraction = u64::from(fraction);
+    let scale = biased.map(|e| f64::from_bits((2046 + fraction).wrapping_sub(e) << 52));
+    let unit = biased.map(|e| f64::from_bits(e.wrapping_sub(fraction) << 52));
+    // Whole numbers below 2^(fraction + 1), at most a few hundred of them: exact in f64.
+    let mut sum = [0.0; BLOCK_N];
+    for term in terms.iter().chain([&c]) {
+        for j in 0..BLOCK_N {
+            sum[j] += whole(term[j] * scale[j]);
+        }
+    }
+    std::array::from_fn(|j| {
+        let special = largest[j] == 0.0 || !largest[j].is_finite() || plain[j].is_nan();
+        if special { super::arith::canonical(plain[j] as f32) } else { truncate(sum[j] * unit[j]) }
+    })
+}
+
+/// Truncation toward zero of a magnitude below 2^51, without branches.
+#[inline(always)]
+fn whole(x: f64) -> f64 {
+    const SHIFT: f64 = 4503599627370496.0; // 2^52: adding it rounds to an integer
+    let magnitude = x.abs();
+    let nearest = (magnitude + SHIFT) - SHIFT;
+    let down = if nearest > magnitude { nearest - 1.0 } else { nearest };
+    down.copysign(x)
 }
 
 /// `f64` to `f32` toward zero; overflow gives infinity, as measured on the device.
+#[inline(always)]
 fn truncate(x: f64) -> f32 {
     let nearest = x as f32;
     if nearest.is_finite() && f64::from(nearest).abs() > x.abs() {
