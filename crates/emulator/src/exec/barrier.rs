@@ -1,0 +1,226 @@
+//! Named barriers, warp barriers, fences.
+
+use crate::check::Event;
+use crate::decode::{Decoder, Refusal};
+use crate::exec::{Op, lanes};
+use crate::finding::Kind;
+use crate::isa::table::Row;
+use crate::machine::{Block, Cluster, Outcome, P, R32, Warp};
+use crate::parse::ast::Instruction;
+
+/// Rows of the family.
+pub static ROWS: &[Row] = &[
+    Row::new("bar {cta} sync", "a{, b}", decode_bar, "9.7.13.1"),
+    Row::new("bar {cta} arrive", "a, b", decode_bar, "9.7.13.1"),
+    Row::new("bar {cta} red (popc|and|or) (u32|pred)", "d, a{, b}, c", decode_bar, "9.7.13.1"),
+    Row::new("barrier {cta} sync {aligned}", "a{, b}", decode_bar, "9.7.13.1"),
+    Row::new("barrier {cta} arrive {aligned}", "a, b", decode_bar, "9.7.13.1"),
+    Row::new("barrier {cta} red (popc|and|or) {aligned} (u32|pred)", "d, a{, b}, c", decode_bar, "9.7.13.1"),
+    Row::new("bar warp sync", "mask", decode_warp, "9.7.13.2"),
+];
+
+/// Result of `bar.red`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// No reduction.
+    None,
+    /// Count of true predicates.
+    Popc(R32),
+    /// All true.
+    And(P),
+    /// Any true.
+    Or(P),
+}
+
+/// A decoded barrier instruction.
+#[derive(Debug, Clone)]
+pub enum BarrierOp {
+    /// `bar.sync`, `.arrive` and `.red`.
+    Named {
+        /// Barrier number.
+        id: R32,
+        /// Thread count, or all threads of the CTA.
+        threads: Option<R32>,
+        /// Whether the warp waits.
+        waits: bool,
+        /// All lanes of the warp must take part.
+        aligned: bool,
+        /// What `.red` computes.
+        reduction: Reduction,
+        /// Predicate of `.red` and whether it is negated.
+        predicate: (P, bool),
+    },
+    /// Reads the result of a reduction once the barrier completed.
+    Result {
+        /// Barrier number.
+        id: R32,
+        /// Where to.
+        reduction: Reduction,
+    },
+    /// `bar.warp.sync`
+    Warp {
+        /// Members.
+        members: R32,
+    },
+}
+
+fn decode_bar(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let red = instruction.has("red");
+    let aligned = instruction.mnemonic == "bar" || instruction.has("aligned");
+    let mut operands = instruction.operands.iter();
+    let mut reduction = Reduction::None;
+    let mut predicate = (decoder.constant_pred(false), false);
+    if red {
+        let Some(d) = operands.next() else {
+            return Refusal::invalid("expected a result");
+        };
+        reduction = match instruction.choose(&[("popc", 0), ("and", 1), ("or", 2)]) {
+            Some(0) => Reduction::Popc(decoder.dst32(d)?),
+            Some(1) => Reduction::And(decoder.dst_pred(d)?),
+            _ => Reduction::Or(decoder.dst_pred(d)?),
+        };
+        if let Some(c) = operands.next_back() {
+            predicate = decoder.pred(c)?;
+        }
+    }
+    let Some(id) = operands.next() else {
+        return Refusal::invalid("expected a barrier number");
+    };
+    let id = decoder.src32(id)?;
+    let threads = operands.next().map(|b| decoder.src32(b)).transpose()?;
+    if red {
+        decoder.emit_after(Op::Barrier(BarrierOp::Result { id, reduction }));
+    }
+    Ok(Op::Barrier(BarrierOp::Named { id, threads, waits: !instruction.has("arrive"), aligned, reduction, predicate }))
+}
+
+fn decode_warp(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let members = decoder.src32(&instruction.operands[0])?;
+    Ok(Op::Barrier(BarrierOp::Warp { members }))
+}
+
+/// Executes a barrier instruction.
+pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp) -> Outcome {
+    match *op {
+        BarrierOp::Named { id, threads, waits, aligned, predicate, .. } => {
+            if aligned && let Some(outcome) = machine.require_aligned(warp, mask) {
+                return outcome;
+            }
+            let first = mask.trailing_zeros() as usize;
+            let id = warp.regs.get::<u32>(id)[first];
+            let given = threads.map(|t| warp.regs.get::<u32>(t)[first]);
+            let truth = warp.regs.pred[predicate.0.0 as usize] ^ if predicate.1 { u32::MAX } else { 0 };
+            arrive(machine, warp, mask, id, given, waits, truth & mask)
+        }
+        BarrierOp::Result { id, reduction } => {
+            let first = mask.trailing_zeros() as usize;
+            let id = warp.regs.get::<u32>(id)[first];
+            let (count, all, any) = machine.ctas[warp.cta as usize].barriers[id as usize & 15].result;
+            let spread = |value: bool| if value { u32::MAX } else { 0 };
+            match reduction {
+                Reduction::None => {}
+                Reduction::Popc(d) => warp.regs.set::<u32>(d, mask, &[count; 32]),
+                Reduction::And(p) => warp.regs.set_pred(p, mask, spread(all)),
+                Reduction::Or(p) => warp.regs.set_pred(p, mask, spread(any)),
+            }
+            Outcome::Next
+        }
+        BarrierOp::Warp { members } => {
+            let values = *warp.regs.get::<u32>(members);
+            let first = mask.trailing_zeros() as usize;
+            let members = values[first];
+            for lane in lanes(mask) {
+                if values[lane] != members || members >> lane & 1 == 0 {
+                    let message =
+                        format!("lane {lane} names members {:#010x}, lane {first} {members:#010x}", values[lane]);
+                    return machine.fault(Kind::Divergence, warp, mask, message);
+                }
+            }
+            if let Some(outcome) = machine.require(warp, mask, members) {
+                return outcome;
+            }
+            machine.notify(warp, mask, &Event::WarpSync { members });
+            Outcome::Next
+        }
+    }
+}
+
+/// The warp reaches a named barrier.
+fn arrive(
+    machine: &mut Cluster,
+    warp: &Warp,
+    mask: u32,
+    id: u32,
+    given: Option<u32>,
+    waits: bool,
+    truth: u32,
+) -> Outcome {
+    if id > 15 {
+        return machine.fault(Kind::Barrier, warp, mask, format!("barrier {id}: expected 0 to 15"));
+    }
+    let all = machine.grid.shape.threads().next_multiple_of(32);
+    let threads = given.unwrap_or(all);
+    if threads == 0 || !threads.is_multiple_of(32) || threads > all {
+        let message = format!("barrier {id}: expected a multiple of 32 up to {all} threads, got {threads}");
+        return machine.fault(Kind::Barrier, warp, mask, message);
+    }
+    let rank = warp.cta as usize;
+    let barrier = &mut machine.ctas[rank].barriers[id as usize];
+    if barrier.arrived == 0 {
+        barrier.expected = threads;
+        barrier.reduction = (0, true, false);
+        barrier.arrivals.clear();
+    } else if barrier.expected != threads {
+        let message =
+            format!("barrier {id}: this warp expects {threads} threads, those before it {}", barrier.expected);
+        return machine.fault(Kind::Barrier, warp, mask, message);
+    }
+    let generation = barrier.generation;
+    // A warp counts with all its threads; lanes that arrive apart from the others of their warp count once.
+    let again = barrier.arrivals.contains(&warp.index);
+    if again && mask == warp.live {
+        let message = format!("barrier {id}: warp {} arrives twice in one generation", warp.index);
+        return machine.fault(Kind::Barrier, warp, mask, message);
+    }
+    barrier.arrivals.push(warp.index);
+    if !again {
+        barrier.arrived += 32;
+    }
+    barrier.reduction.0 += truth.count_ones();
+    barrier.reduction.1 &= truth == mask;
+    barrier.reduction.2 |= truth != 0;
+    machine.notify(warp, mask, &Event::BarrierArrive { id, generation, waits });
+    machine.counters.barrier_waits += u64::from(waits);
+    complete_if_full(machine, warp.cta, id);
+    if waits { Outcome::Wait(Block::NamedBarrier { id, generation }) } else { Outcome::Yield }
+}
+
+/// Completes a barrier whose threads all arrived; threads that exited count for barriers of the whole CTA.
+fn complete_if_full(machine: &mut Cluster, rank: u32, id: u32) {
+    let all = machine.grid.shape.threads().next_multiple_of(32);
+    let cta = &mut machine.ctas[rank as usize];
+    let exited = cta.live_by_warp.iter().filter(|&&live| live == 0).count() as u32 * 32;
+    let barrier = &mut cta.barriers[id as usize];
+    if barrier.arrived == 0 {
+        return;
+    }
+    let gone = if barrier.expected == all { exited } else { 0 };
+    if barrier.arrived + gone < barrier.expected {
+        return;
+    }
+    let generation = barrier.generation;
+    barrier.generation += 1;
+    barrier.arrived = 0;
+    barrier.result = barrier.reduction;
+    if let Some(observer) = &mut machine.observer {
+        let actor = crate::check::Actor { cta: rank, warp: 0, lanes: 0, pc: 0 };
+        observer.event(&actor, &Event::BarrierComplete { cta: rank, id, generation });
+    }
+}
+
+/// Threads of a CTA exited: barriers of the whole CTA may be complete now.
+pub fn after_exit(machine: &mut Cluster, rank: u32) {
+    for id in 0..16 {
+        complete_if_full(machine, rank, id);
+    }
+}

@@ -1,0 +1,154 @@
+//! Execution, one file per family: rows of the instruction table, decoding, semantics, tests.
+
+pub mod barrier;
+pub mod bulk_copy;
+pub mod cluster;
+pub mod compare;
+pub mod control;
+pub mod integer;
+pub mod ldmatrix;
+pub mod mbarrier;
+pub mod memory;
+pub mod mma;
+pub mod moves;
+mod print;
+pub mod tcgen05;
+pub mod tensor_copy;
+pub mod wgmma;
+
+use crate::isa::table::Row;
+use crate::machine::{Cluster, Outcome, Regs, WARP, Warp, Word};
+
+/// A decoded operation, by family.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// Integer arithmetic and bit operations.
+    Integer(integer::IntegerOp),
+    /// Comparison and selection.
+    Compare(compare::CompareOp),
+    /// Moves, packing, addresses, special registers.
+    Move(moves::MoveOp),
+    /// Branches, calls, exit.
+    Control(control::ControlOp),
+    /// Loads and stores.
+    Memory(memory::MemoryOp),
+    /// Named barriers, warp barriers, fences.
+    Barrier(barrier::BarrierOp),
+    /// mbarrier.
+    Mbarrier(mbarrier::MbarrierOp),
+    /// Bulk copies without a tensor map.
+    BulkCopy(Box<bulk_copy::BulkCopyOp>),
+    /// Tensor copies.
+    TensorCopy(Box<tensor_copy::TensorCopyOp>),
+    /// Clusters and launch control.
+    Cluster(cluster::ClusterOp),
+    /// ldmatrix, stmatrix, movmatrix.
+    Ldmatrix(Box<ldmatrix::LdmatrixOp>),
+    /// mma.sync.
+    Mma(Box<mma::MmaOp>),
+    /// wgmma.
+    Wgmma(Box<wgmma::WgmmaOp>),
+    /// tcgen05.
+    Tcgen05(Box<tcgen05::Tcgen05Op>),
+}
+
+/// Rows of every family, joined by [`crate::isa::table`].
+pub static ROWS: &[&[Row]] = &[
+    integer::ROWS,
+    compare::ROWS,
+    moves::ROWS,
+    control::ROWS,
+    memory::ROWS,
+    barrier::ROWS,
+    mbarrier::ROWS,
+    bulk_copy::ROWS,
+    tensor_copy::ROWS,
+    cluster::ROWS,
+    ldmatrix::ROWS,
+    mma::ROWS,
+    wgmma::ROWS,
+    tcgen05::ROWS,
+];
+
+/// Executes one operation for the lanes of `mask`, which is not empty.
+#[inline]
+pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Outcome {
+    match op {
+        Op::Integer(op) => integer::execute(&mut warp.regs, mask, op),
+        Op::Compare(op) => compare::execute(&mut warp.regs, mask, op),
+        Op::Move(op) => moves::execute(machine, warp, mask, op),
+        Op::Control(op) => control::execute(machine, warp, mask, op),
+        Op::Memory(op) => memory::execute(machine, warp, mask, op),
+        Op::Barrier(op) => barrier::execute(machine, warp, mask, op),
+        Op::Mbarrier(op) => mbarrier::execute(machine, warp, mask, op),
+        Op::BulkCopy(op) => bulk_copy::execute(machine, warp, mask, op),
+        Op::TensorCopy(op) => tensor_copy::execute(machine, warp, mask, op),
+        Op::Cluster(op) => cluster::execute(machine, warp, mask, op),
+        Op::Ldmatrix(op) => ldmatrix::execute(machine, warp, mask, op),
+        Op::Mma(op) => mma::execute(machine, warp, mask, op),
+        Op::Wgmma(op) => wgmma::execute(machine, warp, mask, op),
+        Op::Tcgen05(op) => tcgen05::execute(machine, warp, mask, op),
+    }
+}
+
+/// `d = f(a)` for the lanes of `mask`.
+#[inline(always)]
+pub fn map1<A: Word, D: Word>(regs: &mut Regs, mask: u32, d: D::Index, a: A::Index, f: impl Fn(A) -> D) -> Outcome {
+    let a = regs.get::<A>(a);
+    let mut out = [D::default(); WARP];
+    for lane in 0..WARP {
+        out[lane] = f(a[lane]);
+    }
+    regs.set::<D>(d, mask, &out);
+    Outcome::Next
+}
+
+/// `d = f(a, b)` for the lanes of `mask`.
+#[inline(always)]
+pub fn map2<A: Word, B: Word, D: Word>(
+    regs: &mut Regs,
+    mask: u32,
+    d: D::Index,
+    a: A::Index,
+    b: B::Index,
+    f: impl Fn(A, B) -> D,
+) -> Outcome {
+    let (a, b) = (regs.get::<A>(a), regs.get::<B>(b));
+    let mut out = [D::default(); WARP];
+    for lane in 0..WARP {
+        out[lane] = f(a[lane], b[lane]);
+    }
+    regs.set::<D>(d, mask, &out);
+    Outcome::Next
+}
+
+/// `d = f(a, b, c)` for the lanes of `mask`.
+#[inline(always)]
+pub fn map3<A: Word, B: Word, C: Word, D: Word>(
+    regs: &mut Regs,
+    mask: u32,
+    d: D::Index,
+    (a, b, c): (A::Index, B::Index, C::Index),
+    f: impl Fn(A, B, C) -> D,
+) -> Outcome {
+    let (a, b, c) = (regs.get::<A>(a), regs.get::<B>(b), regs.get::<C>(c));
+    let mut out = [D::default(); WARP];
+    for lane in 0..WARP {
+        out[lane] = f(a[lane], b[lane], c[lane]);
+    }
+    regs.set::<D>(d, mask, &out);
+    Outcome::Next
+}
+
+/// Lanes of a mask, lowest first.
+pub fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest - 1;
+        Some(lane)
+    })
+}

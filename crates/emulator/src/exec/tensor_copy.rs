@@ -1,0 +1,16 @@
+//! Tensor copies.
+
+use crate::isa::table::Row;
+use crate::machine::{Cluster, Outcome, Warp};
+
+/// Rows of the family.
+pub static ROWS: &[Row] = &[];
+
+/// A decoded instruction of the family.
+#[derive(Debug, Clone)]
+pub enum TensorCopyOp {}
+
+/// Executes an instruction of the family.
+pub fn execute(_machine: &mut Cluster, _warp: &mut Warp, _mask: u32, op: &TensorCopyOp) -> Outcome {
+    match *op {}
+}

@@ -1,0 +1,8 @@
+//! The instruction set: element types, targets, and the one table of instruction forms.
+
+pub mod table;
+mod target;
+mod types;
+
+pub use target::Target;
+pub use types::{Bank, Type};

@@ -1,0 +1,121 @@
+//! Target architectures.
+
+/// An architecture whose programs the emulator executes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// Hopper.
+    Sm90,
+    /// Blackwell B200.
+    Sm100,
+    /// Blackwell B300.
+    Sm103,
+    /// Rubin.
+    Sm107,
+    /// Jetson Thor.
+    Sm110,
+}
+
+impl Target {
+    /// Every target.
+    pub const ALL: [Target; 5] = [Target::Sm90, Target::Sm100, Target::Sm103, Target::Sm107, Target::Sm110];
+
+    /// The device that runs PTX of `.target` word, `sm_100a`; family and plain words name their first device.
+    pub fn parse(word: &str) -> Option<Target> {
+        let digits = word.strip_prefix("sm_")?;
+        Some(match digits.trim_end_matches(['a', 'f']) {
+            "90" => Target::Sm90,
+            "100" => Target::Sm100,
+            "103" => Target::Sm103,
+            "107" => Target::Sm107,
+            "110" => Target::Sm110,
+            _ => return None,
+        })
+    }
+
+    /// Compute capability as written in `.target`, 103.
+    pub const fn number(self) -> u32 {
+        match self {
+            Target::Sm90 => 90,
+            Target::Sm100 => 100,
+            Target::Sm103 => 103,
+            Target::Sm107 => 107,
+            Target::Sm110 => 110,
+        }
+    }
+
+    /// The bit of this target in a set of targets.
+    pub const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// Whether a device of this architecture runs PTX of `.target` word.
+    pub fn runs(self, word: &str) -> bool {
+        let Some(digits) = word.strip_prefix("sm_") else {
+            return false;
+        };
+        let number: u32 = match digits.trim_end_matches(['a', 'f']).parse() {
+            Ok(number) => number,
+            Err(_) => return false,
+        };
+        let family = |n: u32| match n {
+            100 | 103 | 107 => 100,
+            n => n,
+        };
+        if digits.ends_with('a') {
+            number == self.number()
+        } else if digits.ends_with('f') {
+            family(number) == family(self.number()) && number <= self.number()
+        } else {
+            number <= self.number()
+        }
+    }
+
+    /// SMs of the common part: H200, B200, B300, Rubin (announced), Thor T5000.
+    pub const fn sm_count(self) -> u32 {
+        match self {
+            Target::Sm90 => 132,
+            Target::Sm100 | Target::Sm103 => 148,
+            Target::Sm107 => 224,
+            Target::Sm110 => 20,
+        }
+    }
+
+    /// Threads resident on one SM.
+    pub const fn threads_per_sm(self) -> u32 {
+        match self {
+            Target::Sm107 => 1024,
+            Target::Sm110 => 1536,
+            _ => 2048,
+        }
+    }
+
+    /// CTAs resident on one SM.
+    pub const fn ctas_per_sm(self) -> u32 {
+        match self {
+            Target::Sm107 => 16,
+            Target::Sm110 => 24,
+            _ => 32,
+        }
+    }
+
+    /// Shared memory of one SM in bytes, the reserved KiB per CTA included.
+    pub const fn shared_per_sm(self) -> u32 {
+        228 * 1024
+    }
+
+    /// Most shared memory one CTA may use, in bytes.
+    pub const fn shared_per_cta(self) -> u32 {
+        227 * 1024
+    }
+
+    /// Whether the device has tensor memory.
+    pub const fn has_tensor_memory(self) -> bool {
+        !matches!(self, Target::Sm90)
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "sm_{}a", self.number())
+    }
+}
