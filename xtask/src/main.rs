@@ -1,1 +1,119 @@
-fn main() {}
+//! `cargo xtask`: all build work of the workspace that is not `cargo build`.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `workspace` | paths, and the units of work that the architecture crates define |
+//! | `toolchain` | the pinned kernel compiler |
+//! | `render` | schedules and parameter layouts as C++ |
+//! | `sources` | closure hashes |
+//! | `compile`, `resources` | one unit to PTX, cubin and measured resources |
+//! | `build`, `artifacts` | every stale unit, and the files of the architecture crates |
+//! | `check` | what ships is what the sources and schedules say |
+
+#![forbid(unsafe_code)]
+
+mod artifacts;
+mod build;
+mod check;
+mod compile;
+mod render;
+mod resources;
+mod sources;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use bakewell_core::{Arch, Operation};
+use clap::{Parser, Subcommand};
+
+use crate::build::Selection;
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build work of the Bakewell workspace")]
+struct Flags {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Provision the pinned kernel compiler in target/toolchain
+    Toolchain,
+    /// Compile kernels and write the programs of the architecture crates
+    Build {
+        /// Only this architecture: sm90, sm100, ...
+        #[arg(long, value_parser = parse_arch)]
+        arch: Option<Arch>,
+        /// Only this operation: gqa_decode, ...
+        #[arg(long, value_parser = parse_operation)]
+        op: Option<Operation>,
+        /// Only variants whose name contains this
+        #[arg(long)]
+        variant_filter: Option<String>,
+        /// Also programs that are up to date
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        jobs: Jobs,
+    },
+    /// Prove that the shipped programs are those of the sources and schedules
+    Check {
+        /// Also compile everything again and compare every byte
+        #[arg(long)]
+        rebuild: bool,
+        #[command(flatten)]
+        jobs: Jobs,
+    },
+}
+
+#[derive(clap::Args)]
+struct Jobs {
+    /// Programs compiled at once; default: one per core
+    #[arg(long)]
+    jobs: Option<usize>,
+}
+
+impl Jobs {
+    fn count(&self) -> usize {
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+fn parse_arch(text: &str) -> Result<Arch, String> {
+    Arch::parse(text).map_err(|error| error.to_string())
+}
+
+fn parse_operation(text: &str) -> Result<Operation, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn main() -> ExitCode {
+    match run(Flags::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let workspace = Workspace::here();
+    match command {
+        Command::Toolchain => {
+            toolchain::ensure(&workspace)?;
+            for (package, version) in toolchain::versions() {
+                println!("{package} {version}");
+            }
+            Ok(())
+        }
+        Command::Build { arch, op, variant_filter, force, jobs } => {
+            let selection = Selection { arch, operation: op, variant: variant_filter };
+            build::build(&workspace, &selection, jobs.count(), force)
+        }
+        Command::Check { rebuild, jobs } => check::run(&workspace, rebuild, jobs.count()),
+    }
+}

@@ -1,0 +1,84 @@
+//! `cargo xtask check`: proves that what ships is what the sources and schedules say.
+//!
+//! Without a compiler: embedded bytes against manifest, sources against closure, budgets and resources against the
+//! cubin's own sections, opcodes, parameter layout, promised programs, package sizes. With `--rebuild`: the same
+//! bytes again from the pinned compiler.
+
+pub(crate) mod addresses;
+pub(crate) mod coverage;
+pub(crate) mod embedded;
+pub(crate) mod program;
+mod rebuild;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Result, bail};
+use bakewell_core::Architecture;
+use bakewell_core::program::ProgramRecord;
+
+use crate::artifacts;
+use crate::resources;
+use crate::workspace::{self, ARCHITECTURES, Unit, Workspace};
+
+/// Runs every check and prints each finding.
+pub(crate) fn run(workspace: &Workspace, with_rebuild: bool, jobs: usize) -> Result<()> {
+    let mut findings = Vec::new();
+    let mut programs = 0;
+    for architecture in ARCHITECTURES {
+        let (count, found) = architecture_findings(workspace, architecture)?;
+        programs += count;
+        findings.extend(found);
+    }
+    if with_rebuild && findings.is_empty() {
+        findings.extend(rebuild::findings(workspace, jobs)?);
+    }
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} findings on {programs} programs", findings.len());
+    }
+    let rebuilt = if with_rebuild { ", rebuilt byte for byte" } else { "" };
+    println!("{programs} programs of {} architectures checked{rebuilt}", ARCHITECTURES.len());
+    Ok(())
+}
+
+/// Number of programs and findings of one architecture.
+fn architecture_findings(workspace: &Workspace, architecture: &Architecture) -> Result<(usize, Vec<String>)> {
+    let arch = architecture.arch;
+    let units = workspace::units(architecture);
+    let Some(manifest) = artifacts::manifest(workspace, arch)? else {
+        return Ok((0, vec![format!("{arch}: no manifest; run `cargo xtask build`")]));
+    };
+    let mut findings = [
+        coverage::promises(arch, &units, &manifest),
+        embedded::index(workspace, &manifest),
+        embedded::evidence(workspace, &manifest),
+        embedded::package_size(workspace, arch),
+    ]
+    .concat();
+    for unit in &units {
+        let record = manifest.programs.iter().find(|record| record.variant == unit.variant);
+        if let Some(record) = record.filter(|record| record.operation == unit.operation) {
+            let found = program_findings(workspace, unit, record);
+            findings.extend(found.into_iter().map(|finding| format!("{}: {finding}", unit.name())));
+        }
+    }
+    Ok((manifest.programs.len(), findings))
+}
+
+/// Findings on one program: sources, bytes, and when the bytes are readable, what they say.
+fn program_findings(workspace: &Workspace, unit: &Unit, record: &ProgramRecord) -> Vec<String> {
+    let mut findings = coverage::sources(workspace, unit, record);
+    findings.extend(embedded::bytes(workspace, unit.arch, record));
+    let read = |form| artifacts::read_program(workspace, unit.arch, record, form);
+    if let (Ok(ptx), Ok(cubin)) = (read("ptx"), read("cubin")) {
+        match resources::cubin_facts(&cubin, unit.entry) {
+            Ok(facts) => {
+                findings.extend(program::findings(unit, record, &facts, &String::from_utf8_lossy(&ptx)));
+            }
+            Err(error) => findings.push(format!("embedded cubin: {error:#}")),
+        }
+    }
+    findings
+}
