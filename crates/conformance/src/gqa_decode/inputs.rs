@@ -33,8 +33,8 @@ pub enum Distribution {
     Large,
     /// The last key of each request dominates: the running maximum moves late.
     Peaked,
-    /// Every value its own position: K all zero, V of slot `t` is `t + kv_head / 8 + column / 1024`, so that the output
-    /// is the mean over the slots and names a wrong slot, head or column.
+    /// Values that encode positions: K all zero, V is `slot / 64 + kv_head / 2 + column / 128`, so that the output is the
+    /// mean over the slots, and a wrong slot, head or column shows as a number that can be read.
     Positions,
 }
 
@@ -147,7 +147,7 @@ impl Inputs {
                 (Distribution::Positions, 0) => values.fill(0.0),
                 (Distribution::Positions, _) => {
                     for (column, value) in values.iter_mut().enumerate() {
-                        *value = slot as f64 + head as f64 / 8.0 + column as f64 / 1024.0;
+                        *value = slot as f64 / 64.0 + head as f64 / 2.0 + column as f64 / 128.0;
                     }
                 }
                 _ => {}
@@ -274,8 +274,8 @@ mod tests {
     fn positions_average_to_what_can_be_computed_by_hand() {
         let inputs = Inputs::generate(&SMALL, &[3, 2], Distribution::Positions, 5).unwrap();
         let expected = inputs.expected().unwrap();
-        // Request 0, query head 2 (KV head 1), column 5: mean of slots 0, 1, 2 is 1.
-        assert!((expected.out[2 * 8 + 5] - (1.0 + 1.0 / 8.0 + 5.0 / 1024.0)).abs() < 1e-2);
+        // Request 0, query head 2 (KV head 1), column 5: the mean of slots 0, 1, 2 is 1. All values are exact in f16.
+        assert!((expected.out[2 * 8 + 5] - (1.0 / 64.0 + 1.0 / 2.0 + 5.0 / 128.0)).abs() < 1e-12);
         assert!((expected.lse.unwrap()[4] - 2f64.ln()).abs() < 1e-6, "two equal scores");
     }
 }

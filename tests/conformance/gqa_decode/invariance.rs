@@ -1,0 +1,143 @@
+//! What must not change a result, and how exactly.
+//!
+//! | changed | promise |
+//! |---|---|
+//! | nothing (run again, also without clearing anything) | equal bytes |
+//! | cache slots past the length | equal bytes |
+//! | order of the requests, other requests in the batch (split count fixed) | equal bytes per request |
+//! | capacity | tolerance |
+//! | split count | tolerance |
+//! | lengths between launches of one binding | as if bound anew: equal bytes |
+
+use bakewell::Stream;
+use bakewell::gqa_decode::GqaDecode;
+use bakewell_conformance::gqa_decode::{Distribution, Inputs, Staged, out_tolerance};
+use bakewell_tests::on_every_engine;
+
+use super::{check, outputs};
+
+const LENGTHS: [i32; 5] = [190, 0, 1, 64, 129];
+
+fn problem(num_splits: Option<u32>) -> GqaDecode {
+    GqaDecode { capacity: 190, query_heads: 8, kv_heads: 2, num_splits, lse: true, ..GqaDecode::default() }
+}
+
+fn inputs(num_splits: Option<u32>) -> Inputs {
+    Inputs::generate(&problem(num_splits), &LENGTHS, Distribution::Normal, 11).unwrap()
+}
+
+fn equal<T: PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
+    if a == b { Ok(()) } else { Err(format!("{what}: other bytes")) }
+}
+
+#[test]
+fn running_again_gives_equal_bytes() {
+    on_every_engine(|device| {
+        for num_splits in [None, Some(1), Some(4)] {
+            let inputs = inputs(num_splits);
+            let staged = Staged::new(device, &inputs).map_err(|error| error.to_string())?;
+            let bound = staged.bind().map_err(|error| error.to_string())?;
+            let mut first = None;
+            for _ in 0..3 {
+                bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
+                let outputs = staged.outputs().map_err(|error| error.to_string())?;
+                equal("same binding", first.get_or_insert(outputs.clone()), &outputs)?;
+            }
+            equal("another binding", &first, &Some(outputs(device, &inputs)?))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn slots_past_the_length_do_not_matter() {
+    on_every_engine(|device| {
+        let poisoned = inputs(None);
+        let mut clean = poisoned.clone();
+        let finite =
+            clean.kv.to_f64().unwrap().iter().map(|x| if x.is_finite() { *x } else { 0.25 }).collect::<Vec<_>>();
+        clean.kv = bakewell_conformance::HostTensor::rounded(clean.kv.dtype, &clean.kv.shape, &finite).unwrap();
+        assert_ne!(clean.kv, poisoned.kv);
+        equal("other tail", &outputs(device, &poisoned)?, &outputs(device, &clean)?)
+    });
+}
+
+#[test]
+fn neighbours_and_order_do_not_matter() {
+    on_every_engine(|device| {
+        for num_splits in [Some(1), Some(2)] {
+            let all = inputs(num_splits);
+            let together = outputs(device, &all)?;
+            let order = [3, 1, 4, 0, 2];
+            let reordered = outputs(device, &all.select(&order).unwrap())?;
+            let row = together.out.bytes.len() / LENGTHS.len();
+            let request = |bytes: &[u8], i: usize| bytes[i * row..(i + 1) * row].to_vec();
+            for (slot, &i) in order.iter().enumerate() {
+                let wanted = request(&together.out.bytes, i);
+                equal("another slot", &wanted, &request(&reordered.out.bytes, slot))?;
+                equal("alone", &wanted, &outputs(device, &all.select(&[i]).unwrap())?.out.bytes)?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn capacity_and_split_count_change_roundings_only() {
+    on_every_engine(|device| {
+        let expected = inputs(None).expected().unwrap();
+        let tolerance = out_tolerance(problem(None).dtype);
+        for num_splits in [1, 2, 4, 8, 10, 16] {
+            check(&outputs(device, &inputs(Some(num_splits)))?.out, &expected.out, &tolerance)
+                .map_err(|failure| format!("{num_splits} splits: {failure}"))?;
+        }
+        // The same keys in a larger cache.
+        let narrow = inputs(None);
+        for capacity in [191, 256, 1000] {
+            let wide = widen(&narrow, capacity);
+            check(&outputs(device, &wide)?.out, &expected.out, &tolerance)
+                .map_err(|failure| format!("capacity {capacity}: {failure}"))?;
+        }
+        Ok(())
+    });
+}
+
+/// The same inputs in a cache of a larger capacity; new slots hold NaN.
+fn widen(inputs: &Inputs, capacity: u64) -> Inputs {
+    let row_bytes = (inputs.problem.head_dim * inputs.problem.dtype.bytes()) as usize;
+    let plane = inputs.problem.capacity as usize * row_bytes;
+    let mut wide = inputs.clone();
+    wide.problem.capacity = capacity;
+    wide.kv.shape = wide.problem.kv_shape().to_vec();
+    wide.kv.bytes = inputs
+        .kv
+        .bytes
+        .chunks_exact(plane)
+        .flat_map(|keys| {
+            let mut keys = keys.to_vec();
+            keys.resize(capacity as usize * row_bytes, 0xFF);
+            keys
+        })
+        .collect();
+    wide
+}
+
+#[test]
+fn lengths_may_change_between_launches_of_a_binding() {
+    on_every_engine(|device| {
+        // Every slot holds a number, so that any length is legal.
+        let full = Inputs::generate(&problem(None), &[190; 5], Distribution::Normal, 12).unwrap();
+        let staged = Staged::new(device, &full).map_err(|error| error.to_string())?;
+        let bound = staged.bind().map_err(|error| error.to_string())?;
+        for lengths in [LENGTHS, [0; 5], [190; 5], [1, 2, 3, 4, 5]] {
+            staged.set_lengths(&lengths).map_err(|error| error.to_string())?;
+            staged.poison_outputs().map_err(|error| error.to_string())?;
+            bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
+            let changed = staged.outputs().map_err(|error| error.to_string())?;
+            let mut anew = full.clone();
+            anew.sequence_lengths = bakewell_conformance::HostTensor::of_i32(&[5], &lengths);
+            equal(&format!("{lengths:?}"), &outputs(device, &anew)?, &changed)?;
+        }
+        Ok(())
+    });
+}

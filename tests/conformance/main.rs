@@ -1,0 +1,4 @@
+//! Every operation on every engine present: against goldens, generated cases, and its own promises.
+
+mod devices;
+mod gqa_decode;
