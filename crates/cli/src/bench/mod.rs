@@ -1,0 +1,68 @@
+//! `bakewell bench`: times of an operation beside the ceilings measured in the same run.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`clocks`] | the clocks: cold, rotating, and what a launch costs the host |
+//! | [`ceilings`] | what this GPU can do at best |
+//! | [`gqa_decode`] | shapes, inputs and bytes of grouped-query decode attention |
+//! | [`record`] | the record of a run |
+
+pub(crate) mod ceilings;
+pub(crate) mod clocks;
+pub(crate) mod gqa_decode;
+pub(crate) mod record;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use bakewell::DeviceName;
+use bakewell::cuda::CudaRuntime;
+
+use crate::args::{OperationArg, open};
+use crate::report::Report;
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Operation.
+    operation: OperationArg,
+    /// JSON list of shapes: `[{"problem": {"batch": 4, "capacity": 256}, "lengths": [64, 127, 191, 256]}]`; a single
+    /// length stands for every request. Without it: the shapes of the published tables.
+    #[arg(long)]
+    shapes: Option<PathBuf>,
+    /// The GPU: cuda:N.
+    #[arg(long, default_value = "cuda:0")]
+    device: DeviceName,
+    /// Where the record goes, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
+    let DeviceName::Cuda(ordinal) = args.device else {
+        anyhow::bail!("device: expected cuda:N, since only a GPU has a clock to read, got {}", args.device);
+    };
+    let shapes = args
+        .shapes
+        .as_ref()
+        .map(|path| std::fs::read_to_string(path).with_context(|| format!("shapes: {}", path.display())))
+        .transpose()?;
+    let shapes = gqa_decode::shapes(shapes.as_deref())?;
+    let device = open(args.device)?;
+    let runtime = CudaRuntime::open(ordinal)?;
+    let bench = clocks::Clocks::new(&runtime)?;
+    let mut record = record::Record::new(runtime.facts(), ceilings::measure(&bench)?);
+    match args.operation {
+        OperationArg::GqaDecode => {
+            for shape in &shapes {
+                eprintln!("{shape}");
+                record.rows.push(gqa_decode::measure(&device, &bench, shape)?);
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&record)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("json: {}", path.display()))?;
+    }
+    Ok(Report::fine(record.render()))
+}

@@ -1,0 +1,135 @@
+//! The record of a run: what was measured, on what, by which command.
+
+use bakewell::cuda::DeviceFacts;
+use serde::Serialize;
+
+use super::ceilings::Ceilings;
+use super::clocks::Times;
+use crate::environment;
+use crate::report::table;
+
+/// A run of `bench`.
+#[derive(Serialize)]
+pub(crate) struct Record {
+    device: String,
+    driver: Option<String>,
+    compute_capability: String,
+    sm_count: u32,
+    l2_bytes: u64,
+    /// The highest clocks that the device states, in kHz.
+    sm_clock_khz: u32,
+    memory_clock_khz: u32,
+    memory_bus_bits: u32,
+    version: &'static str,
+    commit: Option<String>,
+    command: String,
+    date: String,
+    ceilings: Ceilings,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One shape.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) shape: String,
+    pub(crate) problem: serde_json::Value,
+    pub(crate) lengths: Vec<i32>,
+    pub(crate) program: String,
+    /// Digest of the cubin.
+    pub(crate) sha256: String,
+    pub(crate) splits: u32,
+    pub(crate) cluster: u32,
+    /// Bytes that any kernel must move.
+    pub(crate) bytes: u64,
+    /// Distinct sets of inputs, and calls in the graph that rotates over them.
+    pub(crate) sets: usize,
+    pub(crate) calls_per_graph: usize,
+    /// How the output was checked before anything was timed.
+    pub(crate) checked: String,
+    pub(crate) cold_us: Times,
+    pub(crate) rotating_us: Times,
+    pub(crate) host_us: Times,
+}
+
+impl Record {
+    pub(crate) fn new(facts: &DeviceFacts, ceilings: Ceilings) -> Record {
+        let (major, minor) = facts.compute_capability;
+        Record {
+            device: facts.name.clone(),
+            driver: environment::driver(),
+            compute_capability: format!("{major}.{minor}"),
+            sm_count: facts.sm_count,
+            l2_bytes: facts.l2_bytes,
+            sm_clock_khz: facts.sm_clock_khz,
+            memory_clock_khz: facts.memory_clock_khz,
+            memory_bus_bits: facts.memory_bus_bits,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: environment::commit(),
+            command: environment::command(),
+            date: environment::date(),
+            ceilings,
+            rows: Vec::new(),
+        }
+    }
+
+    /// The tables.
+    pub(crate) fn render(&self) -> String {
+        let ceilings = &self.ceilings;
+        let mut rows = table(&[
+            "shape",
+            "program",
+            "splits",
+            "MB",
+            "floor us",
+            "cold us",
+            "less floor",
+            "rotating us",
+            "p10..p90",
+            "GB/s",
+            "of read",
+            "x floor",
+            "host us",
+        ]);
+        for row in &self.rows {
+            let floor = row.bytes as f64 / ceilings.read_gbps / 1e3;
+            let rotating = row.rotating_us.median;
+            rows.add_row([
+                row.shape.clone(),
+                row.program.clone(),
+                if row.cluster > 1 {
+                    format!("{} (clusters of {})", row.splits, row.cluster)
+                } else {
+                    row.splits.to_string()
+                },
+                format!("{:.2}", row.bytes as f64 / 1e6),
+                format!("{floor:.2}"),
+                format!("{:.2}", row.cold_us.median),
+                format!("{:.2}", row.cold_us.median - ceilings.event_floor_us + ceilings.empty_node_us),
+                format!("{rotating:.2}"),
+                format!("{:.2}..{:.2}", row.rotating_us.p10, row.rotating_us.p90),
+                format!("{:.0}", row.bytes as f64 / rotating / 1e3),
+                format!("{:.1} %", 100.0 * floor / rotating),
+                format!("{:.2}", rotating / floor),
+                format!("{:.2}", row.host_us.median),
+            ]);
+        }
+        format!(
+            "{}, {} SMs, driver {}\n\
+             ceilings of this run: read-only {:.0} GB/s, copy {:.0} GB/s (read + written), empty kernel in a graph {:.2} us, \
+             events around an empty kernel {:.2} us, its launch on the host {:.2} us\n\
+             {rows}\n\
+             cold: events around one call, L2 flushed. less floor: cold without the event pair's floor, an estimate of the kernel. \
+             rotating: per call of one graph over distinct inputs, L2 flushed before it; GB/s, share of the read-only rate and \
+             ratio to the floor belong to it. host: thread time per launch of a binding. Outputs and workspace are allocated \
+             beforehand. Medians.\n",
+            self.device,
+            self.sm_count,
+            self.driver.as_deref().unwrap_or("unknown"),
+            ceilings.read_gbps,
+            ceilings.copy_gbps,
+            ceilings.empty_node_us,
+            ceilings.event_floor_us,
+            ceilings.empty_host_us,
+        )
+    }
+}

@@ -1,0 +1,92 @@
+//! `bakewell explain`: the plan for a shape, and what every row of the route table says to it.
+
+use std::fmt::Write;
+
+use bakewell::gqa_decode::{GqaDecode, consider, decide};
+use bakewell::route::Route;
+use bakewell::{Arch, Architecture, DeviceName, architectures};
+
+use crate::args::{OperationArg, gqa_decode_problem, open};
+use crate::report::{Report, table};
+
+/// Arguments of `explain`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Operation.
+    operation: OperationArg,
+    /// Fields of the problem: `batch=4,capacity=256`. What is not named keeps its default.
+    #[arg(long, default_value = "")]
+    shape: String,
+    /// auto | cuda:N | emulated:smNN | reference. An emulated device need not be there: a plan is pure.
+    #[arg(long, default_value = "auto")]
+    device: DeviceName,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
+    match args.operation {
+        OperationArg::GqaDecode => gqa_decode(&gqa_decode_problem(&args.shape)?, args.device),
+    }
+}
+
+/// Architecture and SM count that a plan is made for; `None` for the reference, which has no programs.
+fn target(device: DeviceName) -> anyhow::Result<Option<(Arch, u32)>> {
+    if let DeviceName::Emulated(arch) = device {
+        return Ok(Some((arch, arch.typical_sm_count())));
+    }
+    let device = open(device)?;
+    Ok(device.arch().zip(device.sm_count()))
+}
+
+fn gqa_decode(problem: &GqaDecode, device: DeviceName) -> anyhow::Result<Report> {
+    let mut text = String::new();
+    writeln!(text, "problem  {}", serde_json::to_string(problem)?)?;
+    let Some((arch, sm_count)) = target(device)? else {
+        problem.validate()?;
+        writeln!(text, "plan     reference: plain loops on the host, no workspace, no copies")?;
+        return Ok(Report::fine(text));
+    };
+    let architecture: &'static Architecture = architectures::find(arch)?.architecture;
+    let decision = decide(problem, architecture, sm_count)?;
+    writeln!(text, "device   {arch} with {sm_count} SMs")?;
+    writeln!(text, "plan     {decision}")?;
+    for region in &decision.workspace.regions {
+        writeln!(
+            text,
+            "         {} {} {}: {} bytes at {}",
+            region.name, region.dtype, region.shape, region.bytes, region.offset
+        )?;
+    }
+    text.push_str(&routes(problem, architecture, sm_count)?);
+    Ok(Report::fine(text))
+}
+
+/// Every row of the route table: its conditions, its choice, and whether it is taken or why not.
+pub(crate) fn routes(
+    problem: &GqaDecode,
+    architecture: &'static Architecture,
+    sm_count: u32,
+) -> anyhow::Result<String> {
+    let mut rows = table(&["when", "then", "verdict"]);
+    let mut taken = false;
+    for verdict in consider(problem, architecture, sm_count)? {
+        let said = match verdict.outcome {
+            Ok(_) if taken => "would do, but an earlier row is taken".to_owned(),
+            Ok(_) => {
+                taken = true;
+                "taken".to_owned()
+            }
+            Err(objection) => objection,
+        };
+        let Route { when, then } = verdict.route;
+        rows.add_row([
+            if when.is_empty() {
+                "always".to_owned()
+            } else {
+                when.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            },
+            format!("{}, cluster {}, splits {:?}", then.schedule, then.cluster, then.splits),
+            said,
+        ]);
+    }
+    Ok(format!("{rows}\n"))
+}
