@@ -1,7 +1,8 @@
 //! The architectures compiled in, and their programs.
 
 use bakewell_core::architecture::Library;
-use bakewell_core::{Arch, Architecture, Error, Result};
+use bakewell_core::schedule::Schedule;
+use bakewell_core::{Arch, Architecture, Error, Program, Result};
 use once_cell::sync::OnceCell;
 
 /// An architecture crate and, once asked for, its programs.
@@ -27,6 +28,24 @@ impl Compiled {
     /// [`Error::Corrupt`] when manifest, evidence and embedded bytes do not belong together.
     pub fn library(&self) -> Result<&Library> {
         self.library.get_or_try_init(|| Library::open(self.architecture))
+    }
+
+    /// The program of a schedule, known to take the parameter block that this version of the crates writes.
+    ///
+    /// # Errors
+    /// [`Error::NoProgram`], or [`Error::Corrupt`] for a program of another version.
+    pub(crate) fn program(&self, schedule: &dyn Schedule) -> Result<Program> {
+        let program = self.library()?.program(schedule.operation(), &schedule.variant())?;
+        let abi = schedule.params().abi_hash();
+        if program.record.abi != abi {
+            return Err(Error::Corrupt {
+                program: program.name(),
+                what: "parameter layout",
+                expected: program.record.abi.to_string(),
+                given: abi.to_string(),
+            });
+        }
+        Ok(program)
     }
 }
 
@@ -62,7 +81,57 @@ pub fn find(arch: Arch) -> Result<&'static Compiled> {
 
 #[cfg(test)]
 mod tests {
+    use bakewell_core::architecture::Table;
+    use bakewell_core::program::{Artifact, Embedded, EvidenceFile, Manifest, ProgramRecord, Sha256Hex};
+    use bakewell_core::schedule::gqa_decode::GqaDecode;
+
     use super::*;
+
+    const SCHEDULE: GqaDecode = GqaDecode::LONG;
+
+    /// An architecture with one program, whose manifest holds this ABI hash.
+    fn with_abi(abi: Sha256Hex) -> Compiled {
+        let digest = || Artifact { sha256: Sha256Hex::of(b""), bytes: 0 };
+        let record = ProgramRecord {
+            operation: SCHEDULE.operation(),
+            variant: SCHEDULE.variant(),
+            entry: "entry".into(),
+            schedule: serde_json::Value::Null,
+            budgets: SCHEDULE.budgets(),
+            flags: Vec::new(),
+            sources: Default::default(),
+            closure: Sha256Hex::of(b""),
+            abi,
+            ptx: digest(),
+            cubin: digest(),
+            resources: Default::default(),
+        };
+        let embedded =
+            Embedded { operation: SCHEDULE.operation(), variant: SCHEDULE.variant().leak(), ptx: b"", cubin: b"" };
+        let manifest = Manifest { arch: Arch::Sm90, toolchain: Default::default(), programs: vec![record] };
+        let json = |text: serde_json::Result<String>| -> &'static str { text.unwrap().leak() };
+        Compiled::new(Box::leak(Box::new(Architecture {
+            arch: Arch::Sm90,
+            manifest: json(serde_json::to_string(&manifest)),
+            evidence: json(serde_json::to_string(&EvidenceFile::default())),
+            embedded: vec![embedded].leak(),
+            gqa_decode: Table { schedules: &[SCHEDULE], routes: &[] },
+        })))
+    }
+
+    #[test]
+    fn programs_of_another_parameter_layout_are_refused() {
+        let abi = SCHEDULE.params().abi_hash();
+        assert_eq!(with_abi(abi.clone()).program(&SCHEDULE).unwrap().name(), "sm90/gqa_decode-long_g4_d128_f16");
+        let other = Sha256Hex::of(b"another layout");
+        match with_abi(other.clone()).program(&SCHEDULE) {
+            Err(Error::Corrupt { program, what: "parameter layout", expected, given }) => {
+                assert_eq!(program, "sm90/gqa_decode-long_g4_d128_f16");
+                assert_eq!((expected, given), (other.to_string(), abi.to_string()));
+            }
+            accepted => panic!("{accepted:?}"),
+        }
+    }
 
     /// Run with different features by `cargo xtask ci`: only what is enabled is embedded.
     #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bakewell_core::architecture::Library;
 use bakewell_core::program::Evidence;
+use bakewell_core::schedule::Schedule;
 use bakewell_core::{Arch, Buffer, Error, Memory, Program, Result, Runtime, Stream};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
@@ -173,21 +174,10 @@ impl Device {
 }
 
 impl Programs {
-    /// The program of a variant, known to take the parameter block that this crate writes. Warns once per variant on a
-    /// GPU when the program never ran on hardware.
-    pub(crate) fn program(&self, schedule: &dyn bakewell_core::schedule::Schedule) -> Result<Program> {
-        let library = self.compiled.library()?;
-        let program = library.program(schedule.operation(), &schedule.variant())?;
-        let abi = schedule.params().abi_hash();
-        if program.record.abi != abi {
-            return Err(Error::Corrupt {
-                program: program.name(),
-                what: "parameter layout",
-                expected: program.record.abi.to_string(),
-                given: abi.to_string(),
-            });
-        }
-        let evidence = library.evidence(&program);
+    /// The program of a schedule. Warns once per variant on a GPU when the program never ran on hardware.
+    pub(crate) fn program(&self, schedule: &dyn Schedule) -> Result<Program> {
+        let program = self.compiled.program(schedule)?;
+        let evidence = self.compiled.library()?.evidence(&program);
         if self.hardware && !matches!(evidence, Evidence::Hardware { .. }) {
             let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
             if warned.insert(schedule.variant()) {
