@@ -53,12 +53,60 @@ __device__ inline uint32_t scale_to_f16x2(uint32_t scale) {
 
 } // namespace detail
 
+// The eight non-negative products of a block's scale, for lookups by code.
+// PTX: mul.f16x2; cvt.rn.satfinite.e4m3x2.f16x2; prmt.b32
+struct Fp4Table {
+    uint32_t low, high; // codes 0-3, codes 4-7
+
+    explicit __device__ Fp4Table(uint32_t scale) {
+        constexpr uint32_t magnitudes[4] = {0x3800'0000, 0x3E00'3C00, 0x4200'4000, 0x4600'4400}; // 0 .5 1 1.5 2 3 4 6
+        const uint32_t factor = detail::scale_to_f16x2(scale);
+        const auto products = [&](uint32_t pair0, uint32_t pair1) {
+            uint32_t bytes;
+            asm("{\n\t"
+                ".reg .b16 first, second;\n\t"
+                ".reg .b32 pair;\n\t"
+                "mul.rn.f16x2 pair, %1, %3;\n\t"
+                "cvt.rn.satfinite.e4m3x2.f16x2 first, pair;\n\t"
+                "mul.rn.f16x2 pair, %2, %3;\n\t"
+                "cvt.rn.satfinite.e4m3x2.f16x2 second, pair;\n\t"
+                "mov.b32 %0, {first, second};\n\t"
+                "}"
+                : "=r"(bytes)
+                : "r"(pair0), "r"(pair1), "r"(factor));
+            return bytes;
+        };
+        low = products(magnitudes[0], magnitudes[1]);
+        high = products(magnitudes[2], magnitudes[3]);
+    }
+
+    // Four codes in the low 16 bits to four bytes.
+    __device__ uint32_t look_up(uint32_t codes) const {
+        const uint32_t magnitudes = __byte_perm(low, high, codes & 0x7777);
+        // A selector nibble with bit 3 set replicates the sign of its byte: 0xFF for negative codes, 0x80 for others.
+        const uint32_t negative = prmt(0x8080'8080, codes);
+        return magnitudes ^ (negative << 1 & 0x8080'8080);
+    }
+
+  private:
+    // __byte_perm masks bit 3 of the selectors. PTX: prmt.b32
+    static __device__ uint32_t prmt(uint32_t bytes, uint32_t selector) {
+        uint32_t picked;
+        asm("prmt.b32 %0, %1, %1, %2;" : "=r"(picked) : "r"(bytes), "r"(selector));
+        return picked;
+    }
+};
+
 // One block: 16 codes in two words, one scale byte; sixteen E4M3 bytes in element order.
 template <Dequantise method>
 __device__ inline uint4 dequantise_block(uint2 codes, uint32_t scale) {
     const auto low = [](uint32_t word) { return static_cast<uint16_t>(word); };
     const auto high = [](uint32_t word) { return static_cast<uint16_t>(word >> 16); };
-    if constexpr (method == Dequantise::packed_multiply) {
+    if constexpr (method == Dequantise::table) {
+        const Fp4Table table(scale);
+        return make_uint4(table.look_up(codes.x), table.look_up(codes.x >> 16), table.look_up(codes.y),
+                          table.look_up(codes.y >> 16));
+    } else if constexpr (method == Dequantise::packed_multiply) {
         const uint32_t broadcast = __byte_perm(scale, 0, 0x0000);
         return make_uint4(
             detail::dequantise_4_packed(low(codes.x), broadcast), detail::dequantise_4_packed(high(codes.x), broadcast),

@@ -75,8 +75,11 @@ struct Ring {
             return ring.tiles[this->stage];
         }
 
-        // The warp has read the tile: one arrival, after all lanes.
+        // The warp has read the tile: one arrival, after all lanes. The fence orders the reads, which may still be on
+        // their way to registers, before the copy engine's next write of the slot; the arrival alone orders them only
+        // before accesses of the generic proxy. PTX: fence.proxy.async.shared::cta
         __device__ void release(int lane) {
+            cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
             __syncwarp();
             if (lane == 0) {
                 ring.empty[this->stage].arrive();

@@ -5,8 +5,9 @@ namespace bakewell {
 
 enum class Element { f16, bf16 };
 
-// How FP4 becomes E4M3: by the packed multiply where the target has it, by f16 elsewhere. Same bytes.
-enum class Dequantise { packed_multiply, f16 };
+// How FP4 becomes E4M3: by the packed multiply where the target has it, by f16 where it converts E2M1, by a table of the
+// eight magnitudes of a block elsewhere. Same bytes.
+enum class Dequantise { packed_multiply, f16, table };
 
 // When the correction warps hand a rescale slot back: as soon as it is read, or after the next dequantisation.
 enum class ScaleRelease { after_read, after_rescale };

@@ -15,15 +15,14 @@
 // With `split`, several CTAs share a tile's blocks; the last of them merges the partial results in split order.
 
 #include "../device/barrier_ring.cuh"
-#include "../device/completion_counter.cuh"
 #include "../device/f32x2.cuh"
-#include "../device/fp4.cuh"
 #include "../device/fp8.cuh"
-#include "../device/named_barrier.cuh"
 #include "../device/softmax.cuh"
 #include "../device/tcgen05.cuh"
 #include "../device/tensor_map.cuh"
 #include "../device/tmem.cuh"
+#include "expand.cuh"
+#include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
 #include "tiles.cuh"
@@ -32,30 +31,12 @@ namespace bakewell::nvfp4_context {
 
 using S = Schedule;
 
-constexpr int halves = 2;
-constexpr int half_rows = 128;
-constexpr int tokens_per_half = half_rows / S::pack;
-constexpr int live_rows = tokens_per_half * S::pack; // the rest of the half is dead
-constexpr int tile_tokens = halves * tokens_per_half;
-using Walk = TileWalk<S::pack, tile_tokens>;
+using G = Geometry<128, S::pack>;
+using Walk = TileWalk<G>;
 
-constexpr int row_bytes = head_dim; // E4M3
-constexpr int chunk_bytes = 16;     // unit of the 128-byte swizzle
 constexpr int warpgroup_threads = 128;
 constexpr int page_slots = 6;
 constexpr int expanded_slots = 3;
-
-// P = exp2(s - max + bias) fills E4M3 up to 448 = 2^bias. The row sum carries the same factor.
-constexpr float bias = 8.807355f;
-constexpr double log2_e = 1.44269504088896340736;
-constexpr float ln_448 = 6.10479323f;
-
-// One block of K or V of one head as it lies in memory.
-struct PackedTile {
-    uint8_t codes[block_pages][page_tokens][head_dim / 2];
-    uint8_t scales[block_pages][page_tokens * head_dim / fp4_block];
-};
-static_assert(sizeof(PackedTile) == 9216);
 
 struct Barriers {
     Mbarrier q_full[halves];               // load: both boxes of Q
@@ -77,10 +58,10 @@ struct SharedMap {
     alignas(1024) Barriers barriers;
     uint32_t tmem;
     uint32_t merge_flag;
-    alignas(1024) float factor[halves][half_rows]; // rescale factors
-    float sum[halves][half_rows];
-    float maximum[halves][half_rows];
-    alignas(1024) uint8_t q[halves][half_rows * row_bytes];
+    alignas(1024) float factor[halves][G::half_rows]; // rescale factors
+    float sum[halves][G::half_rows];
+    float maximum[halves][G::half_rows];
+    alignas(1024) uint8_t q[halves][G::half_rows * row_bytes];
     alignas(1024) uint8_t expanded[expanded_slots][block_keys * row_bytes]; // K and V in turn
     int32_t pages[page_slots][block_pages];
     alignas(128) PackedTile packed[S::packed_stages];
@@ -124,14 +105,9 @@ struct Context {
     __device__ Context(const Params& params, SharedMap& shared)
         : params(params), shared(shared), tmem(shared.tmem), thread(thread_index()) {}
 
-    __device__ int row() const { return thread % half_rows; }
+    __device__ int row() const { return thread % G::half_rows; }
     __device__ int lane() const { return thread % 32; }
     __device__ uint32_t own_lanes(int column) const { return tmem::own_lanes(tmem, column, thread / 32); }
-
-    // bmm1 in base 2; the product in f64, rounded once, so that host and device scales give the same bits.
-    __device__ float bmm1() const { return params.bmm1_device ? *params.bmm1_device : params.bmm1_scale; }
-    __device__ float bmm2() const { return params.bmm2_device ? *params.bmm2_device : params.bmm2_scale; }
-    __device__ float scale_log2() const { return static_cast<float>(static_cast<double>(bmm1()) * log2_e); }
 };
 
 // ---------------------------------------------------------------- pages
@@ -177,7 +153,7 @@ __device__ void load_packed(Context c, typename BarrierRing<S::packed_stages>::P
 }
 
 __device__ void load(Context c) {
-    constexpr uint32_t q_bytes = live_rows * row_bytes;
+    constexpr uint32_t q_bytes = G::live_rows * row_bytes;
     Barriers& barriers = c.shared.barriers;
     typename BarrierRing<page_slots>::Consumer pages(barriers.pages);
     typename BarrierRing<S::packed_stages>::Producer packed(barriers.packed);
@@ -191,7 +167,7 @@ __device__ void load(Context c) {
         q_empty.wait(barriers.q_empty);
         if (c.lane() == 0) {
             for (int half = 0; half < halves; ++half) {
-                const int token = tile.q_start + tile.first_token + half * tokens_per_half;
+                const int token = tile.q_start + tile.first_token + half * G::tokens_per_half;
                 barriers.q_full[half].arrive_expect(q_bytes);
                 tensor_load<4>(c.shared.q[half], c.params.q, {0, 0, token, tile.unit}, barriers.q_full[half]);
             }
@@ -224,9 +200,9 @@ class Products {
     static constexpr int steps = 128 / tcgen05::e4m3_k;
     static constexpr int tail_step = steps - 1;
     static constexpr uint32_t score_instruction =
-        tcgen05::e4m3_instruction(half_rows, block_keys, tcgen05::Major::K);
+        tcgen05::e4m3_instruction(G::half_rows, block_keys, tcgen05::Major::K);
     static constexpr uint32_t output_instruction =
-        tcgen05::e4m3_instruction(half_rows, head_dim, tcgen05::Major::MN);
+        tcgen05::e4m3_instruction(G::half_rows, head_dim, tcgen05::Major::MN);
     // A step of K through the head dimension moves 32 bytes along the rows; through the keys, 32 rows on.
     static constexpr uint32_t key_step_bytes = tcgen05::e4m3_k * row_bytes;
     static constexpr int weight_step_columns = tcgen05::e4m3_k / 4;
@@ -384,9 +360,9 @@ constexpr int overlapped_keys = 6;
 
 __device__ void softmax(Context c) {
     Barriers& barriers = c.shared.barriers;
-    const int half = c.thread / half_rows;
+    const int half = c.thread / G::half_rows;
     const int row = c.row();
-    const float scale = c.scale_log2();
+    const float scale = Scales(c.params).log2;
     const uint32_t scores = c.own_lanes(TmemMap::scores(half));
     const uint32_t weights = c.own_lanes(TmemMap::weights(half));
     PhaseCursor s_full = PhaseCursor::waits_first();
@@ -398,7 +374,7 @@ __device__ void softmax(Context c) {
         if (tile.empty()) {
             continue;
         }
-        const int visible = tile.visible_keys(tile.first_token + half * tokens_per_half + row / S::pack);
+        const int visible = tile.visible_keys(tile.first_token + half * G::tokens_per_half + row / S::pack);
         float maximum = -INFINITY;
         float sum = 0;
         for (int block = tile.end - 1; block >= tile.begin; --block) {
@@ -447,73 +423,23 @@ __device__ void softmax(Context c) {
 
 // ---------------------------------------------------------------- correction: expand, rescale, write out
 
-// Expands packed K or V tiles to E4M3 rows of the swizzled layout that the tensor cores read. Thread = token.
+// Expands packed tiles in their order, K and V in turn. Thread = token.
 class Expander {
     Context c;
     typename BarrierRing<S::packed_stages>::Consumer packed;
     typename BarrierRing<expanded_slots>::Producer expanded;
-
-    static constexpr int chunks = head_dim / 2 / chunk_bytes; // 16-byte reads of codes per row, two blocks each
-
-    // Chunk that a lane reads at step i. Rows 2j and 2j + 1 share it; over the four pairs of an access phase both the
-    // reads (row pitch 64 bytes) and the swizzled stores (block ^ row) must meet different banks: i and i ^ j are
-    // permutations of the pairs for j -> 0 2 3 1.
-    static __device__ int chunk_of(int step, int row) {
-        constexpr uint32_t permutation = 0x1320;
-        return step ^ static_cast<int>(permutation >> (4 * (row / 2 % 4)) & 3);
-    }
-
-    // Scale byte of a block of 16 dims: K is [token][group], V is [token / 4][group][token % 4].
-    template <bool is_v>
-    static __device__ uint32_t scale_of(const uint8_t* scales, int token, int group) {
-        constexpr int groups = head_dim / fp4_block;
-        return is_v ? scales[token / 4 * (4 * groups) + group * 4 + token % 4] : scales[token * groups + group];
-    }
 
   public:
     explicit __device__ Expander(Context c)
         : c(c), packed(c.shared.barriers.packed), expanded(c.shared.barriers.expanded) {}
 
     // The next packed tile, which is K or V of `block`.
-    template <bool is_v>
+    template <Side side>
     __device__ void expand(const Tile& work, int block) {
         const int from = packed.wait();
         const int to = expanded.acquire();
-        const int row = c.row();
-        const int page = row / page_tokens, token = row % page_tokens;
-        const PackedTile& tile = c.shared.packed[from];
-        const uint4* codes = reinterpret_cast<const uint4*>(tile.codes[page][token]);
-        uint4* out = reinterpret_cast<uint4*>(&c.shared.expanded[to][row * row_bytes]);
-        // Tokens past the cache may hold anything; they must not meet a weight of zero as NaN.
-        const bool live = block * block_keys + row < work.kv_len;
-
-        const auto expand_chunk = [&](int chunk, uint4 word) {
-#pragma unroll
-            for (int part = 0; part < 2; ++part) {
-                const int group = 2 * chunk + part;
-                const uint2 block_codes = part == 0 ? make_uint2(word.x, word.y) : make_uint2(word.z, word.w);
-                const uint32_t scale = scale_of<is_v>(tile.scales[page], token, group);
-                const uint4 bytes = dequantise_block<S::dequantise>(block_codes, scale);
-                out[group ^ (row & 7)] = live ? bytes : make_uint4(0, 0, 0, 0);
-            }
-        };
-        if constexpr (S::code_reads == CodeReads::whole_row) {
-            uint4 words[chunks];
-#pragma unroll
-            for (int step = 0; step < chunks; ++step) {
-                words[step] = codes[chunk_of(step, row)];
-            }
-#pragma unroll
-            for (int step = 0; step < chunks; ++step) {
-                expand_chunk(chunk_of(step, row), words[step]);
-            }
-        } else {
-#pragma unroll 1
-            for (int step = 0; step < chunks; ++step) {
-                const int chunk = chunk_of(step, row);
-                expand_chunk(chunk, codes[chunk]);
-            }
-        }
+        const bool live = block * block_keys + c.row() < work.kv_len;
+        expand_row<S::dequantise, S::code_reads, side>(c.shared.packed[from], c.shared.expanded[to], c.row(), live);
         // The tensor cores read through the async proxy what these threads wrote.
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         __syncwarp();
@@ -524,8 +450,8 @@ class Expander {
     }
 
     __device__ void expand_pair(const Tile& work, int block) {
-        expand<false>(work, block);
-        expand<true>(work, block);
+        expand<Side::K>(work, block);
+        expand<Side::V>(work, block);
     }
 };
 
@@ -547,14 +473,19 @@ __device__ void rescale(uint32_t address, float factor) {
     if constexpr (S::rescale == Rescale::pipelined) {
         float values[2][rescale_columns];
         tmem::load(values[0], address);
-#pragma unroll
-        for (int part = 0; part < parts; ++part) {
-            tmem::wait_load(values[part % 2]);
-            if (part + 1 < parts) {
-                tmem::load(values[(part + 1) % 2], address + (part + 1) * rescale_columns);
+        // Two parts a round, so that both buffers have fixed registers.
+#pragma unroll 1
+        for (int part = 0; part < parts; part += 2) {
+            tmem::wait_load(values[0]);
+            tmem::load(values[1], address + (part + 1) * rescale_columns);
+            multiply(values[0], factor);
+            tmem::store(address + part * rescale_columns, values[0]);
+            tmem::wait_load(values[1]);
+            if (part + 2 < parts) {
+                tmem::load(values[0], address + (part + 2) * rescale_columns);
             }
-            multiply(values[part % 2], factor);
-            tmem::store(address + part * rescale_columns, values[part % 2]);
+            multiply(values[1], factor);
+            tmem::store(address + (part + 1) * rescale_columns, values[1]);
         }
     } else {
 #pragma unroll 1
@@ -568,47 +499,6 @@ __device__ void rescale(uint32_t address, float factor) {
     }
     tmem::wait_store();
 }
-
-// A query row of a tile as the output sees it.
-struct OutputRow {
-    bool live;
-    uint64_t head_row; // token * q_heads + head
-    int head;
-
-    __device__ OutputRow(const Params& params, const Tile& tile, int half, int row) {
-        const int token = tile.first_token + half * tokens_per_half + row / S::pack;
-        live = row < live_rows && token < tile.q_len;
-        head = tile.unit * S::pack + row % S::pack;
-        head_row = static_cast<uint64_t>(tile.q_start + token) * params.q_heads + head;
-    }
-};
-
-// What turns an unnormalised row into the output, and its log-sum-exp.
-struct Normaliser {
-    float factor;
-    float lse;
-
-    __device__ Normaliser(Context c, const OutputRow& row, float maximum, float sum) {
-        const float natural = maximum * c.bmm1();
-        bool visible = sum != 0 && !isnan(sum);
-        lse = visible ? natural + logf(sum) - ln_448 : -INFINITY;
-        if (c.params.sinks) {
-            const float sink = c.params.sinks[row.head];
-            const float weight = exp2f(fmaf(sink, static_cast<float>(log2_e), bias) - maximum * c.scale_log2());
-            const float with_sink = sum + weight;
-            visible = visible && maximum > -INFINITY && with_sink < INFINITY;
-            sum = with_sink;
-            lse = visible ? natural + logf(sum) - ln_448 : sink;
-        }
-        float reciprocal;
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(sum));
-        factor = visible ? reciprocal * c.bmm2() : 0.0f;
-    }
-
-    __device__ uint32_t pack(const float* four) const {
-        return factor == 0 ? 0 : pack_e4m3(four[0] * factor, four[1] * factor, four[2] * factor, four[3] * factor);
-    }
-};
 
 // Reads this thread's row of a half's output in parts of 32 columns: write(first column, values).
 template <class Write>
@@ -625,16 +515,18 @@ __device__ void read_output(uint32_t address, Write write) {
 }
 
 __device__ void write_output(Context c, const Tile& tile, int half, float maximum, float sum) {
-    const OutputRow row(c.params, tile, half, c.row());
-    const Normaliser normaliser(c, row, maximum, sum);
+    const OutputRow<G> row(c.params, tile, half, c.row());
+    const Normaliser normaliser(c.params, row.head, maximum, sum);
     read_output(c.own_lanes(TmemMap::output(half)), [&](int first, const float(&values)[32]) {
         if (row.live) {
             uint4* out = reinterpret_cast<uint4*>(c.params.out + row.head_row * head_dim + first);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float* part = &values[16 * i];
-                out[i] = make_uint4(normaliser.pack(part), normaliser.pack(part + 4), normaliser.pack(part + 8),
-                                    normaliser.pack(part + 12));
+                const auto word = [&](int w) {
+                    const float* four = &values[16 * i + 4 * w];
+                    return normaliser.pack(four[0], four[1], four[2], four[3]);
+                };
+                out[i] = make_uint4(word(0), word(1), word(2), word(3));
             }
         }
     });
@@ -643,14 +535,9 @@ __device__ void write_output(Context c, const Tile& tile, int half, float maximu
     }
 }
 
-// Partial results of a split: rows of [tiles, splits, halves, half_rows].
-__device__ uint64_t partial_row(const Params& params, const Tile& tile, uint32_t split, int half, int row) {
-    return ((static_cast<uint64_t>(tile.index) * params.splits + split) * halves + half) * half_rows + row;
-}
-
 __device__ void write_partial(Context c, const Tile& tile, int half, float maximum, float sum) {
-    const OutputRow row(c.params, tile, half, c.row());
-    const uint64_t at = partial_row(c.params, tile, tile.split, half, c.row());
+    const OutputRow<G> row(c.params, tile, half, c.row());
+    const uint64_t at = partial_row<G>(c.params, tile, tile.split, half, c.row());
     read_output(c.own_lanes(TmemMap::output(half)), [&](int first, const float(&values)[32]) {
         if (row.live) {
             float4* out = reinterpret_cast<float4*>(c.params.partial_out + at * head_dim + first);
@@ -666,62 +553,6 @@ __device__ void write_partial(Context c, const Tile& tile, int half, float maxim
     }
 }
 
-// One warp merges one row: lane = four columns. Splits in order, so that the bits do not depend on who merges.
-__device__ void merge_row(Context c, const Tile& tile, int half, int in_half) {
-    const OutputRow row(c.params, tile, half, in_half);
-    if (!row.live) {
-        return;
-    }
-    const float scale = c.scale_log2();
-    const auto at = [&](uint32_t split) { return partial_row(c.params, tile, split, half, in_half); };
-    float maximum = -INFINITY;
-    for (uint32_t split = 0; split < c.params.splits; ++split) {
-        maximum = fmaxf(maximum, c.params.partial_max[at(split)]);
-    }
-    float sum = 0;
-    float out[4] = {0, 0, 0, 0};
-    for (uint32_t split = 0; split < c.params.splits; ++split) {
-        const float of_split = c.params.partial_max[at(split)];
-        if (of_split > -INFINITY) {
-            const float weight = exp2_approx((of_split - maximum) * scale);
-            const float4 value = *reinterpret_cast<const float4*>(c.params.partial_out + at(split) * head_dim + 4 * c.lane());
-            sum = fmaf(weight, c.params.partial_sum[at(split)], sum);
-            out[0] = fmaf(weight, value.x, out[0]);
-            out[1] = fmaf(weight, value.y, out[1]);
-            out[2] = fmaf(weight, value.z, out[2]);
-            out[3] = fmaf(weight, value.w, out[3]);
-        }
-    }
-    const Normaliser normaliser(c, row, maximum, sum);
-    reinterpret_cast<uint32_t*>(c.params.out + row.head_row * head_dim)[c.lane()] = normaliser.pack(out);
-    if (c.params.lse && c.lane() == 0) {
-        c.params.lse[row.head_row] = normaliser.lse;
-    }
-}
-
-// All correction threads, once the partial result of this split is written.
-__device__ void finish_split(Context c, const Tile& tile) {
-    const auto meet = [] { named_barrier_sync(static_cast<uint32_t>(NamedBarrier::Merge), warpgroup_threads); };
-    if (!arrive_last(&c.params.completed[tile.index], c.params.splits, c.shared.merge_flag, c.row() == 0, meet)) {
-        return;
-    }
-    for (int row = c.row() / 32; row < halves * half_rows; row += warpgroup_threads / 32) {
-        merge_row(c, tile, row / half_rows, row % half_rows);
-    }
-}
-
-// A split past the visible keys contributes nothing but its arrival.
-__device__ void publish_empty_split(Context c, const Tile& tile) {
-    for (int half = 0; half < halves; ++half) {
-        if (OutputRow(c.params, tile, half, c.row()).live) {
-            const uint64_t at = partial_row(c.params, tile, tile.split, half, c.row());
-            c.params.partial_max[at] = -INFINITY;
-            c.params.partial_sum[at] = 0;
-        }
-    }
-    finish_split(c, tile);
-}
-
 class Correction {
     Context c;
     Barriers& barriers;
@@ -729,6 +560,7 @@ class Correction {
     PhaseCursor slot_written[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
     PhaseCursor o_full[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
     Walk walk;
+    Merger<G, static_cast<uint32_t>(NamedBarrier::Merge), warpgroup_threads> merger;
 
     static constexpr bool early_release = S::scale_release == ScaleRelease::after_read;
 
@@ -739,7 +571,7 @@ class Correction {
                 return true;
             }
             if constexpr (S::split) {
-                publish_empty_split(c, tile);
+                merger.finish_empty(tile);
             }
         }
         return false;
@@ -763,9 +595,9 @@ class Correction {
             }
             if (block > tile.begin) {
                 if (half == 0) {
-                    expander.template expand<false>(tile, block - 1);
+                    expander.expand<Side::K>(tile, block - 1);
                 } else {
-                    expander.template expand<true>(tile, block - 1);
+                    expander.expand<Side::V>(tile, block - 1);
                 }
             }
         }
@@ -816,7 +648,7 @@ class Correction {
 
   public:
     explicit __device__ Correction(Context c)
-        : c(c), barriers(c.shared.barriers), expander(c), walk(c.params) {}
+        : c(c), barriers(c.shared.barriers), expander(c), walk(c.params), merger{c.params, c.shared.merge_flag, c.row()} {}
 
     __device__ void run() {
         Tile tile;
@@ -830,7 +662,7 @@ class Correction {
             more = next(following);
             run(tile, following, more);
             if constexpr (S::split) {
-                finish_split(c, tile);
+                merger.finish(tile);
             }
             tile = following;
         }
@@ -884,10 +716,10 @@ __device__ void init_barriers(SharedMap& shared) {
 
 // The copies never write the dead rows of Q; the products read them.
 __device__ void zero_dead_rows(SharedMap& shared) {
-    constexpr int dead_chunks = (half_rows - live_rows) * row_bytes / chunk_bytes;
+    constexpr int dead_chunks = (G::half_rows - G::live_rows) * row_bytes / chunk_bytes;
     for (int half = 0; half < halves; ++half) {
         for (int chunk = threadIdx.x; chunk < dead_chunks; chunk += S::threads) {
-            reinterpret_cast<uint4*>(&shared.q[half][live_rows * row_bytes])[chunk] = make_uint4(0, 0, 0, 0);
+            reinterpret_cast<uint4*>(&shared.q[half][G::live_rows * row_bytes])[chunk] = make_uint4(0, 0, 0, 0);
         }
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);

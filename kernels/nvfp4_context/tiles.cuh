@@ -15,6 +15,17 @@ constexpr int page_tokens = 16;
 constexpr int block_keys = 128;
 constexpr int block_pages = block_keys / page_tokens;
 
+// A tile is two halves of query rows. A row is a token and one of `pack` heads; rows past the last whole token are dead.
+constexpr int halves = 2;
+template <int rows, int heads>
+struct Geometry {
+    static constexpr int half_rows = rows;
+    static constexpr int pack = heads;
+    static constexpr int tokens_per_half = half_rows / pack;
+    static constexpr int live_rows = tokens_per_half * pack;
+    static constexpr int tile_tokens = halves * tokens_per_half;
+};
+
 // Units whose tiles are dealt together when there is less than one tile per CTA.
 constexpr uint32_t section_units = 8;
 
@@ -38,7 +49,7 @@ struct Tile {
     __device__ int visible_keys(int token) const { return min(kv_len, token + kv_len - q_len + 1); }
 };
 
-template <int pack, int tile_tokens>
+template <class G>
 class TileWalk {
     const Params& params;
     uint32_t round = 0;
@@ -47,7 +58,7 @@ class TileWalk {
 
   public:
     explicit __device__ TileWalk(const Params& params)
-        : params(params), units_per_request(params.q_heads / pack), total_units(params.batch * units_per_request) {}
+        : params(params), units_per_request(params.q_heads / G::pack), total_units(params.batch * units_per_request) {}
 
     // The next tile of this CTA. Tiles past the end of their request's queries are skipped.
     __device__ bool next(Tile& tile) {
@@ -94,12 +105,12 @@ class TileWalk {
         tile.q_start = params.cu_seqlens_q[tile.request];
         tile.q_len = params.cu_seqlens_q[tile.request + 1] - tile.q_start;
         tile.kv_len = params.seq_lens_kv[tile.request];
-        tile.first_token = static_cast<int>(m) * tile_tokens;
+        tile.first_token = static_cast<int>(m) * G::tile_tokens;
         if (tile.first_token >= tile.q_len) {
             return false;
         }
         // Rows that see nothing still run one block, which masks everything.
-        const int bound = min(tile.kv_len, tile.first_token + tile_tokens + tile.kv_len - tile.q_len);
+        const int bound = min(tile.kv_len, tile.first_token + G::tile_tokens + tile.kv_len - tile.q_len);
         const int blocks = max(1, (bound + block_keys - 1) / block_keys);
         const int share = (blocks + static_cast<int>(params.splits) - 1) / static_cast<int>(params.splits);
         tile.end = max(0, blocks - static_cast<int>(tile.split) * share);
