@@ -1,16 +1,467 @@
-//! mma.sync.
+//! mma.sync (ISA notes, async 5.7): one warp multiplies two small matrices held in registers.
+//!
+//! Fragments come from [`crate::layout::fragment`], sums from [`crate::numerics::dot`]. The accumulation models of wgmma are
+//! used for mma.sync as well; nothing measured says otherwise.
 
+use crate::decode::{Decoder, Refusal};
+use crate::emulator::MatrixNumerics;
+use crate::exec::Op;
+use crate::isa::Target;
 use crate::isa::table::Row;
-use crate::machine::{Cluster, Outcome, Warp};
+use crate::layout::fragment;
+use crate::layout::instruction_descriptor::Element;
+use crate::machine::{Cluster, Outcome, R32, R64, WARP, Warp};
+use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::format::{F16, Narrow, decode_f16};
+use crate::parse::ast::{Instruction, Operand};
 
 /// Rows of the family.
-pub static ROWS: &[Row] = &[];
+pub static ROWS: &[Row] = &[
+    Row::new(
+        "mma sync aligned (m16n8k8|m16n8k16) row col (f16|f32) f16 f16 (f16|f32)",
+        "d, a, b, c",
+        decode,
+        "async 5.7",
+    ),
+    Row::new("mma sync aligned (m16n8k8|m16n8k16) row col f32 bf16 bf16 f32", "d, a, b, c", decode, "async 5.7"),
+    Row::new("mma sync aligned (m16n8k4|m16n8k8) row col f32 tf32 tf32 f32", "d, a, b, c", decode, "async 5.7"),
+    Row::new(
+        "mma sync aligned (m16n8k16|m16n8k32) row col (f16|f32) (e4m3|e5m2) (e4m3|e5m2) (f16|f32)",
+        "d, a, b, c",
+        decode,
+        "async 5.7",
+    ),
+    Row::new(
+        "mma sync aligned (m8n8k4|m16n8k4|m16n8k8|m16n8k16) row col f64 f64 f64 f64",
+        "d, a, b, c",
+        decode,
+        "async 5.7",
+    ),
+    Row::new(
+        "mma sync aligned (m8n8k16|m16n8k16|m16n8k32) row col {satfinite} s32 (s8|u8) (s8|u8) s32",
+        "d, a, b, c",
+        decode,
+        "async 5.7",
+    ),
+    Row::new(
+        "mma sync aligned (m8n8k32|m16n8k32|m16n8k64) row col {satfinite} s32 (s4|u4) (s4|u4) s32",
+        "d, a, b, c",
+        decode,
+        "async 5.7",
+    ),
+    Row::refused(
+        "mma (sp|sp::ordered_metadata) sync aligned (m16n8k8|m16n8k16|m16n8k32|m16n8k64|m16n8k128) row col {satfinite} (f16|f32|s32) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|f32|s32)",
+        "d, a, b, c, e, f",
+        "sparse matrices are not modelled",
+        "async 5.7",
+    ),
+    Row::refused(
+        "mma sync aligned (kind::f8f6f4|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4) {block_scale} {scale_vec::1X|scale_vec::2X|scale_vec::4X} (m16n8k32|m16n8k64) row col (f16|f32) (e4m3|e5m2|e3m2|e2m3|e2m1) (e4m3|e5m2|e3m2|e2m3|e2m1) (f16|f32) {ue8m0|ue4m3}",
+        "d, a, b, c{, sfa, ida, sfb, idb}",
+        "only sm_120 has these kinds of mma.sync",
+        "async 8.3",
+    ),
+];
+
+/// Element type of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Floating point up to 32 bits.
+    Float(Element),
+    /// Integer of `bits`.
+    Integer { bits: u32, signed: bool },
+    /// `f64`
+    F64,
+}
+
+impl Kind {
+    fn parse(word: &str) -> Option<Kind> {
+        Some(match word {
+            "f16" => Kind::Float(Element::F16),
+            "bf16" => Kind::Float(Element::Bf16),
+            "tf32" => Kind::Float(Element::Tf32),
+            "e4m3" => Kind::Float(Element::E4m3),
+            "e5m2" => Kind::Float(Element::E5m2),
+            "f64" => Kind::F64,
+            "s8" => Kind::Integer { bits: 8, signed: true },
+            "u8" => Kind::Integer { bits: 8, signed: false },
+            "s4" => Kind::Integer { bits: 4, signed: true },
+            "u4" => Kind::Integer { bits: 4, signed: false },
+            _ => return None,
+        })
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Kind::Float(element) => element.bits(),
+            Kind::Integer { bits, .. } => bits,
+            Kind::F64 => 64,
+        }
+    }
+}
+
+/// Registers of an operand.
+#[derive(Debug, Clone)]
+enum Fragment {
+    W32(Box<[R32]>),
+    W64(Box<[R64]>),
+}
 
 /// A decoded instruction of the family.
 #[derive(Debug, Clone)]
-pub enum MmaOp {}
+pub struct MmaOp {
+    m: u32,
+    k: u32,
+    a_kind: Kind,
+    b_kind: Kind,
+    /// D and C are f16.
+    half_d: bool,
+    half_c: bool,
+    saturate: bool,
+    /// The target is sm_90.
+    hopper: bool,
+    d: Fragment,
+    a: Fragment,
+    b: Fragment,
+    c: Fragment,
+    /// Name in the counters.
+    name: String,
+}
+
+fn fragment_of(
+    decoder: &mut Decoder<'_>,
+    operand: &Operand,
+    (wide, count): (bool, usize),
+    write: bool,
+) -> Result<Fragment, Refusal> {
+    let elements = decoder.elements(operand);
+    if elements.len() != count {
+        return Refusal::invalid(format!("expected {count} registers, got {}", elements.len()));
+    }
+    Ok(if wide {
+        let regs = elements.iter().map(|e| if write { decoder.dst64(e) } else { decoder.src64(e) });
+        Fragment::W64(regs.collect::<Result<_, _>>()?)
+    } else {
+        let regs = elements.iter().map(|e| if write { decoder.dst32(e) } else { decoder.src32(e) });
+        Fragment::W32(regs.collect::<Result<_, _>>()?)
+    })
+}
+
+fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let shape = instruction.modifiers.iter().find_map(|m| shape_of(m));
+    let Some((m, k)) = shape else {
+        return Refusal::invalid("expected a shape");
+    };
+    let words: Vec<&str> = instruction.modifiers.iter().rev().take(4).map(String::as_str).collect();
+    let [c_word, b_word, a_word, d_word] = words[..] else {
+        return Refusal::invalid("expected four element types");
+    };
+    let (Some(a_kind), Some(b_kind)) = (Kind::parse(a_word), Kind::parse(b_word)) else {
+        return Refusal::invalid("expected element types of A and B");
+    };
+    let e = fragment::elements_per_register(a_kind.bits());
+    let wide = a_kind == Kind::F64;
+    let b_registers = (k / (4 * e)) as usize;
+    let a_registers = b_registers * (m / 8) as usize;
+    let accumulators = |word: &str| (wide, (m / 4) as usize / if word == "f16" { 2 } else { 1 });
+    let o = &instruction.operands;
+    Ok(Op::Mma(Box::new(MmaOp {
+        m,
+        k,
+        a_kind,
+        b_kind,
+        half_d: d_word == "f16",
+        half_c: c_word == "f16",
+        saturate: instruction.has("satfinite"),
+        hopper: decoder.target == Target::Sm90,
+        a: fragment_of(decoder, &o[1], (wide, a_registers), false)?,
+        b: fragment_of(decoder, &o[2], (wide, b_registers), false)?,
+        c: fragment_of(decoder, &o[3], accumulators(c_word), false)?,
+        d: fragment_of(decoder, &o[0], accumulators(d_word), true)?,
+        name: format!("mma.{a_word}"),
+    })))
+}
+
+/// M and K of `m16n8k16`.
+fn shape_of(word: &str) -> Option<(u32, u32)> {
+    let (m, rest) = word.strip_prefix('m')?.split_once("n8k")?;
+    Some((m.parse().ok()?, rest.parse().ok()?))
+}
+
+/// The accumulation model of products outside tcgen05: Hopper cuts FP8 sums at 13 fraction bits, all others keep 25.
+pub(crate) fn accumulation(machine: &Cluster, element: Element, hopper: bool) -> Accumulation {
+    match machine.options.numerics {
+        MatrixNumerics::Plain => Accumulation::Reference,
+        MatrixNumerics::Hardware if hopper && element.bits() == 8 => Accumulation::Aligned(13),
+        MatrixNumerics::Hardware => Accumulation::Aligned(25),
+    }
+}
 
 /// Executes an instruction of the family.
-pub fn execute(_machine: &mut Cluster, _warp: &mut Warp, _mask: u32, op: &MmaOp) -> Outcome {
-    match *op {}
+pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp) -> Outcome {
+    if let Some(outcome) = machine.require_aligned(warp, mask) {
+        return outcome;
+    }
+    match op.a_kind {
+        Kind::Float(a) => {
+            let Kind::Float(b) = op.b_kind else { return Outcome::Next };
+            float(machine, warp, mask, op, (a, b));
+        }
+        Kind::Integer { .. } => integer(warp, mask, op),
+        Kind::F64 => double(warp, mask, op),
+    }
+    machine.counters.add_matrix(&op.name, u64::from(op.m * 8 * op.k));
+    Outcome::Next
+}
+
+/// Calls `f(position, code)` for every element of A, then of B.
+fn operands(warp: &Warp, op: &MmaOp, mut f_a: impl FnMut(usize, u32), mut f_b: impl FnMut(usize, u32)) {
+    let k = op.k as usize;
+    let each = |regs: &[R32], bits: u32, f: &mut dyn FnMut(u32, u32, u32, u32)| {
+        let field = if bits == 32 { u32::MAX } else { (1 << bits) - 1 };
+        for (register, reg) in (0..).zip(regs) {
+            for (lane, &value) in (0..).zip(warp.regs.get::<u32>(*reg)) {
+                for element in 0..fragment::elements_per_register(bits) {
+                    f(lane, register, element, value >> (element * bits) & field);
+                }
+            }
+        }
+    };
+    if let (Fragment::W32(a), Fragment::W32(b)) = (&op.a, &op.b) {
+        let bits = op.a_kind.bits();
+        each(a, bits, &mut |lane, register, element, code| {
+            let position = if op.m == 8 { fragment::a8 } else { fragment::a };
+            let (row, column) = position(bits, lane, register, element);
+            f_a(row as usize * k + column as usize, code);
+        });
+        each(b, bits, &mut |lane, register, element, code| {
+            let (row, column) = fragment::b(bits, lane, register, element);
+            f_b(column as usize * k + row as usize, code);
+        });
+    }
+}
+
+/// Index of accumulator element `i` of a lane in a row-major tile of 8 columns.
+fn accumulator(lane: usize, i: usize) -> usize {
+    let (row, column) = fragment::c(lane as u32, i as u32);
+    (row * 8 + column) as usize
+}
+
+fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type, b_type): (Element, Element)) {
+    let (m, k) = (op.m as usize, op.k as usize);
+    let (mut a, mut b, mut d) = ([0.0; 16 * 64], [0.0; 8 * 64], [0.0; 16 * 8]);
+    operands(
+        warp,
+        op,
+        |at, code| a[at] = f64::from(a_type.value(code)),
+        |at, code| b[at] = f64::from(b_type.value(code)),
+    );
+    let Fragment::W32(c) = &op.c else { return };
+    for (register, reg) in c.iter().enumerate() {
+        for (lane, &value) in warp.regs.get::<u32>(*reg).iter().enumerate() {
+            if op.half_c {
+                d[accumulator(lane, 2 * register)] = decode_f16(value as u16);
+                d[accumulator(lane, 2 * register + 1)] = decode_f16((value >> 16) as u16);
+            } else {
+                d[accumulator(lane, register)] = f32::from_bits(value);
+            }
+        }
+    }
+    let output = if op.half_d { Output::F16 } else { Output::F32 };
+    let how = (accumulation(machine, a_type, op.hopper), output);
+    accumulate(&a, &b, &mut d, Shape { m, n: 8, k }, how, &mut Vec::new());
+    let Fragment::W32(regs) = &op.d else { return };
+    for (register, reg) in regs.iter().enumerate() {
+        let half = |lane: usize, i: usize| F16.narrow_f32(d[accumulator(lane, i)], Narrow::RN);
+        let values: [u32; WARP] = std::array::from_fn(|lane| {
+            if op.half_d {
+                half(lane, 2 * register) | half(lane, 2 * register + 1) << 16
+            } else {
+                d[accumulator(lane, register)].to_bits()
+            }
+        });
+        warp.regs.set::<u32>(*reg, mask, &values);
+    }
+}
+
+fn integer(warp: &mut Warp, mask: u32, op: &MmaOp) {
+    let (m, k) = (op.m as usize, op.k as usize);
+    let (mut a, mut b, mut d) = ([0; 16 * 64], [0; 8 * 64], [0; 16 * 8]);
+    let value = |kind: Kind, code: u32| match kind {
+        Kind::Integer { bits, signed: true } => (code << (32 - bits)) as i32 >> (32 - bits),
+        _ => code as i32,
+    };
+    operands(warp, op, |at, code| a[at] = value(op.a_kind, code), |at, code| b[at] = value(op.b_kind, code));
+    let (Fragment::W32(c), Fragment::W32(regs)) = (&op.c, &op.d) else { return };
+    for (register, reg) in c.iter().enumerate() {
+        for (lane, &value) in warp.regs.get::<u32>(*reg).iter().enumerate() {
+            d[accumulator(lane, register)] = value as i32;
+        }
+    }
+    accumulate_i32(&a, &b, &mut d, Shape { m, n: 8, k }, op.saturate);
+    for (register, reg) in regs.iter().enumerate() {
+        let values = std::array::from_fn(|lane| d[accumulator(lane, register)] as u32);
+        warp.regs.set::<u32>(*reg, mask, &values);
+    }
+}
+
+/// `f64`: a chain of fused multiply-adds in the order of k.
+fn double(warp: &mut Warp, mask: u32, op: &MmaOp) {
+    let (Fragment::W64(a), Fragment::W64(b), Fragment::W64(c), Fragment::W64(d)) = (&op.a, &op.b, &op.c, &op.d) else {
+        return;
+    };
+    let lane_value = |reg: R64, lane: u32| f64::from_bits(warp.regs.get::<u64>(reg)[lane as usize]);
+    let mut results = Vec::with_capacity(d.len());
+    for (register, reg) in c.iter().enumerate() {
+        results.push(std::array::from_fn::<u64, WARP, _>(|lane| {
+            let (row, column) = fragment::c(lane as u32, register as u32);
+            let sum = (0..op.k).fold(lane_value(*reg, lane as u32), |sum, k| {
+                // Register of A: rows 8..16 are odd registers where there are 16 rows; lane 4 * (row % 8) + k % 4.
+                let a_register = if op.m == 8 { k / 4 } else { 2 * (k / 4) + row / 8 };
+                let x = lane_value(a[a_register as usize], row % 8 * 4 + k % 4);
+                let y = lane_value(b[(k / 4) as usize], column * 4 + k % 4);
+                x.mul_add(y, sum)
+            });
+            crate::numerics::arith::canonical_f64(sum).to_bits()
+        }));
+    }
+    for (reg, values) in d.iter().zip(&results) {
+        warp.regs.set::<u64>(*reg, mask, values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::isa::Target;
+    use crate::testing::{run_on, run32};
+    use half::{bf16, f16};
+
+    /// Small integers of either sign, exact in every format.
+    fn value(seed: usize, row: usize, column: usize) -> f64 {
+        ((row * 7 + column * 3 + seed * 5 + row * column) % 7) as f64 - 3.0
+    }
+
+    fn product(m: usize, k: usize, unsigned: bool) -> Vec<Vec<f64>> {
+        let v = |s, r, c| if unsigned { value(s, r, c) + 3.0 } else { value(s, r, c) };
+        let cell = |i, j| (0..k).map(|t| v(1, i, t) * v(2, t, j)).sum::<f64>() + value(3, i, j);
+        (0..m).map(|i| (0..8).map(|j| cell(i, j)).collect()).collect()
+    }
+
+    /// A and B of 16-row shapes from the table of the ISA notes, element index `i` as there.
+    fn pack(count: usize, per: usize, code: impl Fn(usize, usize) -> u32) -> Vec<[u32; 32]> {
+        let bits = 32 / per;
+        (0..count)
+            .map(|j| std::array::from_fn(|t| (0..per).fold(0, |word, x| word | code(t, j * per + x) << (bits * x))))
+            .collect()
+    }
+
+    fn check(
+        op: &str,
+        (per, k): (usize, usize),
+        unsigned: bool,
+        code: impl Fn(f64) -> u32,
+        result: impl Fn(f64) -> u32,
+    ) {
+        let v = |s, r, c| if unsigned { value(s, r, c) + 3.0 } else { value(s, r, c) };
+        let registers = k / (4 * per);
+        let a = pack(2 * registers, per, |t, i| {
+            let (g, q) = (t / 4, t % 4);
+            let (j, x) = (i / per, i % per);
+            code(v(1, g + 8 * (j % 2), q * per + x + 4 * per * (j / 2)))
+        });
+        let b = pack(registers, per, |t, i| {
+            let (j, x) = (i / per, i % per);
+            code(v(2, (t % 4) * per + x + 4 * per * j, t / 4))
+        });
+        let c = pack(4, 1, |t, i| result(value(3, t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2)));
+        let inputs: Vec<_> = a.iter().chain(&b).chain(&c).copied().collect();
+        let list = |from: usize, n: usize| {
+            let names: Vec<_> = (from..from + n).map(|i| format!("%r{i}")).collect();
+            format!("{{{}}}", names.join(", "))
+        };
+        let body = format!(
+            "mma.sync.aligned.{op} {{%o0, %o1, %o2, %o3}}, {}, {}, {};",
+            list(0, 2 * registers),
+            list(2 * registers, registers),
+            list(3 * registers, 4)
+        );
+        let out = run32(&body, &inputs, 4);
+        let expected = product(16, k, unsigned);
+        for t in 0..32 {
+            for i in 0..4 {
+                let (row, column) = (t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2);
+                assert_eq!(out[i][t], result(expected[row][column]), "{op} [{row}][{column}]");
+            }
+        }
+    }
+
+    #[test]
+    fn float_shapes() {
+        let f32_bits = |x: f64| (x as f32).to_bits();
+        let half = |x: f64| u32::from(f16::from_f64(x).to_bits());
+        let brain = |x: f64| u32::from(bf16::from_f64(x).to_bits());
+        // Values -3..=3 in FP8: sign, exponent and fraction written out.
+        let e4m3 = |x: f64| [0x00, 0x38, 0x40, 0x44][x.abs() as usize] | if x < 0.0 { 0x80 } else { 0 };
+        let e5m2 = |x: f64| [0x00, 0x3c, 0x40, 0x42][x.abs() as usize] | if x < 0.0 { 0x80 } else { 0 };
+        check("m16n8k8.row.col.f32.f16.f16.f32", (2, 8), false, half, f32_bits);
+        check("m16n8k16.row.col.f32.f16.f16.f32", (2, 16), false, half, f32_bits);
+        check("m16n8k16.row.col.f32.bf16.bf16.f32", (2, 16), false, brain, f32_bits);
+        check("m16n8k8.row.col.f32.tf32.tf32.f32", (1, 8), false, f32_bits, f32_bits);
+        check("m16n8k4.row.col.f32.tf32.tf32.f32", (1, 4), false, f32_bits, f32_bits);
+        check("m16n8k32.row.col.f32.e4m3.e4m3.f32", (4, 32), false, e4m3, f32_bits);
+        check("m16n8k16.row.col.f32.e5m2.e5m2.f32", (4, 16), false, e5m2, f32_bits);
+    }
+
+    #[test]
+    fn integer_shapes() {
+        let bits = |x: f64| x as i32 as u32;
+        check("m16n8k32.row.col.s32.s8.s8.s32", (4, 32), false, |x| bits(x) & 0xff, bits);
+        check("m16n8k16.row.col.satfinite.s32.u8.u8.s32", (4, 16), true, |x| bits(x) & 0xff, bits);
+        check("m16n8k64.row.col.s32.s4.s4.s32", (8, 64), false, |x| bits(x) & 0xf, bits);
+        check("m16n8k32.row.col.s32.u4.u4.s32", (8, 32), true, |x| bits(x) & 0xf, bits);
+    }
+
+    #[test]
+    fn f16_accumulators_are_packed() {
+        // A is all ones, B all ones, C = lane number in every element: D = C + 16.
+        let ones = [0x3c00_3c00; 32];
+        let c = std::array::from_fn(|t| u32::from(f16::from_f32(t as f32).to_bits()) * 0x1_0001);
+        let body = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%o0, %o1}, {%r0, %r0, %r0, %r0}, {%r0, %r0}, {%r1, %r1};";
+        let out = run32(body, &[ones, c], 2);
+        for t in 0..32 {
+            let expected = u32::from(f16::from_f32(t as f32 + 16.0).to_bits()) * 0x1_0001;
+            assert_eq!((out[0][t], out[1][t]), (expected, expected));
+        }
+    }
+
+    #[test]
+    fn f64_m8n8k4_and_m16n8k8() {
+        let wide = |f: &dyn Fn(usize) -> f64| -> [u64; 32] { std::array::from_fn(|t| f(t).to_bits()) };
+        let inputs = [
+            wide(&|t| value(1, t / 4, t % 4)),
+            wide(&|t| value(1, t / 4 + 8, t % 4)),
+            wide(&|t| value(1, t / 4, t % 4 + 4)),
+            wide(&|t| value(1, t / 4 + 8, t % 4 + 4)),
+            wide(&|t| value(2, t % 4, t / 4)),
+            wide(&|t| value(2, t % 4 + 4, t / 4)),
+            wide(&|t| value(3, t / 4, 2 * (t % 4))),
+            wide(&|t| value(3, t / 4, 2 * (t % 4) + 1)),
+            wide(&|t| value(3, t / 4 + 8, 2 * (t % 4))),
+            wide(&|t| value(3, t / 4 + 8, 2 * (t % 4) + 1)),
+        ];
+        let body = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%q0, %q1, %q2, %q3}, {%rd0, %rd1, %rd2, %rd3}, {%rd4, %rd5}, {%rd6, %rd7, %rd8, %rd9};
+                    mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%q4, %q5}, {%rd0}, {%rd4}, {%rd6, %rd7};";
+        let ran = run_on(Target::Sm90, body, (&[], &inputs), (0, 6));
+        assert!(ran.report.findings.is_empty(), "{:?}", ran.report.findings);
+        let (eight, four) = (product(16, 8, false), product(8, 4, false));
+        for t in 0..32 {
+            for i in 0..4 {
+                let expected = eight[t / 4 + 8 * (i / 2)][2 * (t % 4) + i % 2];
+                assert_eq!(f64::from_bits(ran.wide[i][t]), expected);
+            }
+            for i in 0..2 {
+                assert_eq!(f64::from_bits(ran.wide[4 + i][t]), four[t / 4][2 * (t % 4) + i]);
+            }
+        }
+    }
 }

@@ -26,8 +26,6 @@ pub enum RowPacking {
     Nibbles,
     /// `.b8x16.b6x16_p32`: 16 six-bit values in 12 bytes; each becomes bits [5:0] of a byte.
     SixBit,
-    /// `.s8.s4`: 16 nibbles in 8 bytes, sign-extended.
-    SignedNibbles,
 }
 
 impl RowPacking {
@@ -35,7 +33,7 @@ impl RowPacking {
     pub const fn bytes(self) -> usize {
         match self {
             Self::Bytes => 16,
-            Self::Nibbles | Self::SignedNibbles => 8,
+            Self::Nibbles => 8,
             Self::SixBit => 12,
         }
     }
@@ -48,7 +46,6 @@ impl RowPacking {
             Self::Bytes => *row,
             Self::Nibbles => std::array::from_fn(|i| field(i, 4) << 2),
             Self::SixBit => std::array::from_fn(|i| field(i, 6)),
-            Self::SignedNibbles => std::array::from_fn(|i| ((field(i, 4) << 4) as i8 >> 4) as u8),
         }
     }
 }
@@ -165,8 +162,6 @@ mod tests {
         let mut row = [0; 16];
         row[..8].copy_from_slice(&[0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe]);
         assert_eq!(RowPacking::Nibbles.unpack(&row), std::array::from_fn(|i| (i as u8) << 2));
-        let signed: [u8; 16] = std::array::from_fn(|i| if i < 8 { i as u8 } else { (i as i8 - 16) as u8 });
-        assert_eq!(RowPacking::SignedNibbles.unpack(&row), signed);
         let bits = (0..16u128).fold(0, |bits, i| bits | (3 * i + 1) << (6 * i));
         assert_eq!(RowPacking::SixBit.unpack(&bits.to_le_bytes()), std::array::from_fn(|i| 3 * i as u8 + 1));
     }

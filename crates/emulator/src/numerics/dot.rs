@@ -10,6 +10,8 @@
 //! | `Aligned(13)` | the same, 13 fraction bits | Hopper FP8 |
 //! | `Grouped(35)` | groups of 16 exact, then groups and C aligned with 35 fraction bits | tcgen05 mxf4, mxf4nvf4 |
 
+use super::format::{F16, Narrow};
+
 /// How one instruction sums its products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accumulation {
@@ -21,6 +23,26 @@ pub enum Accumulation {
     Aligned(u32),
     /// Sums of 16 products are exact, then as [`Self::Aligned`].
     Grouped(u32),
+}
+
+/// Format that a sum is rounded to once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Output {
+    /// `f32`: to nearest in the reference, truncated in the hardware models.
+    #[default]
+    F32,
+    /// f16, to nearest even, stored as the `f32` of the same value.
+    F16,
+}
+
+impl Output {
+    #[inline(always)]
+    fn nearest(self, x: f64) -> f32 {
+        match self {
+            Self::F32 => super::arith::canonical(x as f32),
+            Self::F16 => F16.decode(F16.narrow(x, Narrow::RN)),
+        }
+    }
 }
 
 /// Shape of a tile.
@@ -42,18 +64,25 @@ const BLOCK_N: usize = 4;
 
 /// Adds the product of `a` (`m * k`, rows contiguous) and `b` (`n * k`, the columns of B contiguous) to `d` (`m * n`).
 ///
-/// `d` holds C on entry (zeros where the instruction ignores it) and D afterwards. NaN results are 0x7fffffff; infinities follow
-/// IEEE. `scratch` is reused between calls.
+/// `d` holds C on entry (zeros where the instruction ignores it) and D afterwards, rounded to `output`. NaN results are
+/// 0x7fffffff; infinities follow IEEE. `scratch` is reused between calls.
 ///
 /// # Panics
 /// When a slice is shorter than its shape says.
-pub fn accumulate(a: &[f64], b: &[f64], d: &mut [f32], shape: Shape, how: Accumulation, scratch: &mut Vec<f64>) {
+pub fn accumulate(
+    a: &[f64],
+    b: &[f64],
+    d: &mut [f32],
+    shape: Shape,
+    (how, output): (Accumulation, Output),
+    scratch: &mut Vec<f64>,
+) {
     let Shape { m, n, k } = shape;
     assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
     match how {
-        Accumulation::Reference => reference(a, b, d, shape, scratch),
-        Accumulation::Aligned(fraction) => modelled(a, b, d, shape, scratch, 1, fraction),
-        Accumulation::Grouped(fraction) => modelled(a, b, d, shape, scratch, GROUP, fraction),
+        Accumulation::Reference => reference(a, b, d, shape, output, scratch),
+        Accumulation::Aligned(fraction) => modelled(a, b, d, shape, (1, fraction, output), scratch),
+        Accumulation::Grouped(fraction) => modelled(a, b, d, shape, (GROUP, fraction, output), scratch),
     }
 }
 
@@ -70,7 +99,7 @@ fn panels(b: &[f64], n: usize, k: usize, scratch: &mut Vec<f64>) {
     }
 }
 
-fn reference(a: &[f64], b: &[f64], d: &mut [f32], Shape { m, n, k }: Shape, scratch: &mut Vec<f64>) {
+fn reference(a: &[f64], b: &[f64], d: &mut [f32], Shape { m, n, k }: Shape, output: Output, scratch: &mut Vec<f64>) {
     if k == 0 {
         return;
     }
@@ -86,8 +115,7 @@ fn reference(a: &[f64], b: &[f64], d: &mut [f32], Shape { m, n, k }: Shape, scra
             for (i, sums) in sums.iter().enumerate().take(m - m0) {
                 let row = (m0 + i) * n;
                 for (value, sum) in d[row + n0..row + n.min(n0 + BLOCK_N)].iter_mut().zip(sums) {
-                    let result = (f64::from(*value) + sum) as f32;
-                    *value = super::arith::canonical(result);
+                    *value = output.nearest(f64::from(*value) + sum);
                 }
             }
         }
@@ -119,9 +147,8 @@ fn modelled(
     b: &[f64],
     d: &mut [f32],
     Shape { m, n, k }: Shape,
+    (group, fraction, output): (usize, u32, Output),
     scratch: &mut Vec<f64>,
-    group: usize,
-    fraction: u32,
 ) {
     panels(&b[..n * k], n, k, scratch);
     let mut terms: Vec<Columns> = Vec::with_capacity(k.div_ceil(group));
@@ -144,7 +171,7 @@ fn modelled(
             for (c, &output) in c.iter_mut().zip(&*outputs) {
                 *c = f64::from(output);
             }
-            outputs.copy_from_slice(&aligned(&terms, c, fraction)[..outputs.len()]);
+            outputs.copy_from_slice(&aligned(&terms, c, fraction, output)[..outputs.len()]);
         }
     }
 }
@@ -152,7 +179,7 @@ fn modelled(
 /// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact
 /// sum truncated to `f32`.
 #[inline(always)]
-fn aligned(terms: &[Columns], c: Columns, fraction: u32) -> [f32; BLOCK_N] {
+fn aligned(terms: &[Columns], c: Columns, fraction: u32, output: Output) -> [f32; BLOCK_N] {
     // The comparison ignores a NaN term; the plain sum keeps it, and gives the results that are not finite.
     let (mut plain, mut largest) = (c, c.map(f64::abs));
     for term in terms {
@@ -176,7 +203,11 @@ fn aligned(terms: &[Columns], c: Columns, fraction: u32) -> [f32; BLOCK_N] {
     }
     std::array::from_fn(|j| {
         let special = largest[j] == 0.0 || !largest[j].is_finite() || plain[j].is_nan();
-        if special { super::arith::canonical(plain[j] as f32) } else { truncate(sum[j] * unit[j]) }
+        match output {
+            _ if special => output.nearest(plain[j]),
+            Output::F32 => truncate(sum[j] * unit[j]),
+            Output::F16 => output.nearest(sum[j] * unit[j]),
+        }
     })
 }
 
@@ -224,7 +255,7 @@ mod tests {
     fn one(terms: &[f64], c: f32, how: Accumulation) -> f32 {
         let ones = vec![1.0; terms.len()];
         let mut d = [c];
-        accumulate(terms, &ones, &mut d, Shape { m: 1, n: 1, k: terms.len() }, how, &mut Vec::new());
+        accumulate(terms, &ones, &mut d, Shape { m: 1, n: 1, k: terms.len() }, (how, Output::F32), &mut Vec::new());
         d[0]
     }
 
@@ -240,7 +271,7 @@ mod tests {
             let c: Vec<f32> = (0..m * n).map(|i| (i % 5) as f32).collect();
             for how in [Accumulation::Reference, Accumulation::Aligned(25), Accumulation::Grouped(35)] {
                 let mut d = c.clone();
-                accumulate(&a, &b, &mut d, Shape { m, n, k }, how, &mut Vec::new());
+                accumulate(&a, &b, &mut d, Shape { m, n, k }, (how, Output::F32), &mut Vec::new());
                 for i in 0..m {
                     for j in 0..n {
                         let sum: f64 = (0..k).map(|t| a[i * k + t] * b[j * k + t]).sum();
@@ -297,6 +328,19 @@ mod tests {
         assert_eq!(one(&terms, 0.0, Accumulation::Grouped(35)), 1.0);
         terms.swap(2, 16); // the large terms now lie in different groups
         assert_eq!(one(&terms, 0.0, Accumulation::Grouped(35)), 0.0);
+    }
+
+    /// 2049 + 2^-20 is above the midpoint of 2048 and 2050, and an `f32` between would be exactly on it.
+    #[test]
+    fn half_output_rounds_once() {
+        for how in [Accumulation::Reference, Accumulation::Aligned(25)] {
+            for (small, expected) in [(p(-13), 2050.0), (0.0, 2048.0), (-p(-13), 2048.0)] {
+                let mut d = [2048.0];
+                let shape = Shape { m: 1, n: 1, k: 2 };
+                accumulate(&[1.0, small], &[1.0, 1.0], &mut d, shape, (how, Output::F16), &mut Vec::new());
+                assert_eq!(d[0], expected, "{how:?}");
+            }
+        }
     }
 
     #[test]
