@@ -6,6 +6,7 @@ use bakewell::schedule::Schedule;
 use bakewell::schedule::gqa_decode::REQUESTABLE_SPLITS;
 use bakewell::workspace::WORKSPACE_ALIGNMENT;
 use bakewell::{Arch, Architecture, DType, Error};
+use proptest::prelude::*;
 
 const SM_COUNTS: [u32; 10] = [1, 2, 19, 20, 48, 132, 148, 152, 160, 216];
 
@@ -200,6 +201,45 @@ fn promised_shapes_are_served() {
             let problem = GqaDecode { query_heads: 8 * group, head_dim, dtype, ..GqaDecode::default() };
             let served = decide(&problem, architecture, 132).is_ok();
             assert!(served || !(full || seed), "{}: {problem:?}", architecture.arch);
+        }
+    }
+}
+
+/// Small sizes, sizes near powers of two, and the ends of the range.
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0u64..300,
+        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
+        Just(u64::MAX)
+    ]
+}
+
+proptest! {
+    /// No problem makes the planner panic or overflow; what it accepts fits the limits.
+    #[test]
+    fn any_problem_is_planned_or_refused(
+        batch in size(),
+        capacity in size(),
+        (kv_heads, group) in (size(), prop_oneof![Just(1u64), Just(4), Just(8), size()]),
+        head_dim in prop_oneof![Just(64u64), Just(128), size()],
+        num_splits in prop_oneof![Just(None), (0u32..20).prop_map(Some)],
+        q_scale in any::<f32>(),
+        sm_count in any::<u32>(),
+    ) {
+        let query_heads = kv_heads.saturating_mul(group);
+        let problem = GqaDecode { batch, capacity, query_heads, kv_heads, head_dim, num_splits, q_scale, ..GqaDecode::default() };
+        for architecture in architectures() {
+            match decide(&problem, architecture, sm_count) {
+                Ok(decision) => {
+                    prop_assert_eq!(decision.launch.is_none(), batch == 0);
+                    if let Some(launch) = decision.launch {
+                        prop_assert!(launch.validate(decision.arch).is_ok());
+                        prop_assert_eq!(launch.ctas(), batch * kv_heads * u64::from(decision.splits));
+                    }
+                }
+                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
+                Err(other) => prop_assert!(false, "{}", other),
+            }
         }
     }
 }

@@ -317,7 +317,7 @@ impl Choice {
             Splits::Fixed(splits) => splits,
             Splits::Fill { ctas_per_sm, min_keys, max } => {
                 let cluster = u64::from(self.cluster);
-                let wanted = u64::from(sm_count) * u64::from(ctas_per_sm) / (rows * cluster).max(1);
+                let wanted = u64::from(sm_count) * u64::from(ctas_per_sm) / rows.saturating_mul(cluster).max(1);
                 let longest = capacity / (u64::from(min_keys) * cluster).max(1);
                 // Bounded by `max`, so it fits.
                 wanted.min(longest).min(u64::from(max)).max(1) as u32
