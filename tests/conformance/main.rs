@@ -2,3 +2,4 @@
 
 mod devices;
 mod gqa_decode;
+mod programs;

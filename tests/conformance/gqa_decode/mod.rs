@@ -1,7 +1,11 @@
 //! Grouped-query decode attention.
 
 mod errors;
+mod giant;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod invariance;
+mod launches;
 mod mutation;
 mod plans;
 mod values;
