@@ -1,8 +1,8 @@
 //! `bakewell doctor`: what is here, what each operation would run, and whether anything is wrong.
 //!
-//! Wrong is: an embedded program whose bytes are not those of its manifest, a driver that fails, a supported GPU whose
-//! architecture is not compiled in or has no program for an operation. A machine with no driver or with a GPU that
-//! Bakewell does not support is told, and is not wrong.
+//! Wrong is: an embedded program whose bytes are not those of its manifest, an architecture without a program for an
+//! operation, a driver that fails, a supported GPU whose architecture is not compiled in. A machine with no driver or
+//! with a GPU that Bakewell does not support is told, and is not wrong.
 
 use std::fmt::Write;
 
@@ -130,6 +130,7 @@ fn architecture(compiled: &'static architectures::Compiled, problems: &mut Vec<S
         compiled_only: 0,
         routes: routes(arch, arch.typical_sm_count()),
     };
+    problems.extend(found.routes.iter().filter_map(|route| route.refusal.clone()));
     let library = match compiled.library() {
         Ok(library) => library,
         Err(error) => {

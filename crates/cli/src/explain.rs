@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use bakewell::gqa_decode::{GqaDecode, consider, decide};
 use bakewell::route::Route;
+use bakewell::schedule::gqa_decode::{Choice, Splits};
 use bakewell::{Arch, Architecture, DeviceName, architectures};
 
 use crate::args::{OperationArg, gqa_decode_problem, open};
@@ -61,11 +62,7 @@ fn gqa_decode(problem: &GqaDecode, device: DeviceName) -> anyhow::Result<Report>
 }
 
 /// Every row of the route table: its conditions, its choice, and whether it is taken or why not.
-pub(crate) fn routes(
-    problem: &GqaDecode,
-    architecture: &'static Architecture,
-    sm_count: u32,
-) -> anyhow::Result<String> {
+fn routes(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> anyhow::Result<String> {
     let mut rows = table(&["when", "then", "verdict"]);
     let mut taken = false;
     for verdict in consider(problem, architecture, sm_count)? {
@@ -84,9 +81,20 @@ pub(crate) fn routes(
             } else {
                 when.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             },
-            format!("{}, cluster {}, splits {:?}", then.schedule, then.cluster, then.splits),
+            choice(then),
             said,
         ]);
     }
     Ok(format!("{rows}\n"))
+}
+
+/// A row's choice in words.
+fn choice(choice: &Choice) -> String {
+    let splits = match choice.splits {
+        Splits::Fixed(splits) => format!("{splits} global splits"),
+        Splits::Fill { ctas_per_sm, min_keys, max } => {
+            format!("splits of at least {min_keys} keys, at most {max}, for {ctas_per_sm} CTAs per SM")
+        }
+    };
+    format!("{}, clusters of {}, {splits}", choice.schedule, choice.cluster)
 }

@@ -60,7 +60,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return refuse(&error.to_string()),
+        Err(help) => help.exit(),
+    };
     let level = ["warn", "info", "debug"][usize::from(cli.verbose.min(2))];
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
@@ -78,9 +82,14 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(report.text.as_bytes());
             if report.failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
         }
-        Err(error) => {
-            eprintln!("bakewell: {}", format!("{error:#}").replace('\n', " "));
-            ExitCode::from(2)
-        }
+        Err(error) => refuse(&format!("{error:#}")),
     }
+}
+
+/// Prints the message's first paragraph as one line. Status 2: nothing was checked.
+fn refuse(message: &str) -> ExitCode {
+    let message = message.trim_start_matches("error: ");
+    let lines: Vec<&str> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    eprintln!("bakewell: {}", lines.join(" "));
+    ExitCode::from(2)
 }

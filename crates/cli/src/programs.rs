@@ -69,7 +69,7 @@ fn render(listed: &[Listed<'_>]) -> String {
             evidence.to_string(),
         ]);
     }
-    format!("{table}\n{} programs\n", listed.len())
+    format!("{table}\nprograms: {}\n", listed.len())
 }
 
 /// The schedule's own facts in one line; its name and shape stand in the program's name already.

@@ -37,17 +37,22 @@
 //! # Ok::<(), Error>(())
 //! ```
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "makes views of slices that it borrows")]
 pub mod adapters;
 pub mod ceilings;
 mod context;
 mod device;
 pub mod driver;
 mod launch;
+#[allow(unsafe_code, reason = "opens the driver library")]
 mod library;
 mod memory;
 #[cfg(any(test, feature = "mock"))]
 pub mod mock;
 mod module;
+#[allow(unsafe_code, reason = "calls the driver library")]
 mod real;
 mod tensor_map;
 #[cfg(test)]

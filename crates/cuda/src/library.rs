@@ -29,19 +29,30 @@ pub(crate) fn open() -> Result<Library> {
 }
 
 fn open_first(candidates: &[&str]) -> Result<Library> {
-    let mut searched = String::from("no library could be opened");
-    for (i, candidate) in candidates.iter().enumerate() {
+    let mut refusals: Vec<(&str, String)> = Vec::new();
+    for &candidate in candidates {
         // SAFETY: opening runs the library's initialisers. The candidates are the names under which
         // NVIDIA installs its driver, whose initialisers ask nothing of the process.
-        match unsafe { Library::new(*candidate) } {
+        match unsafe { Library::new(candidate) } {
             Ok(library) => return Ok(library),
             Err(error) => {
-                searched.push_str(if i == 0 { ": " } else { "; " });
-                searched.push_str(&format!("{candidate} ({})", one_line(&error)));
+                let said = one_line(&error);
+                let said =
+                    said.strip_prefix(candidate).map_or(said.as_str(), |rest| rest.trim_start_matches([':', ' ']));
+                refusals.push((candidate, said.to_owned()));
             }
         }
     }
-    Err(Error::NoDriver { searched })
+    Err(Error::NoDriver { searched: told(&refusals) })
+}
+
+/// Where it was looked, and what the loader said: once where it said the same about several.
+fn told(refusals: &[(&str, String)]) -> String {
+    let groups = refusals.chunk_by(|a, b| a.1 == b.1).map(|group| {
+        let names: Vec<&str> = group.iter().map(|(name, _)| *name).collect();
+        format!("{} ({})", names.join(", "), group[0].1)
+    });
+    format!("looked for {}", groups.collect::<Vec<_>>().join("; "))
 }
 
 /// Address of a driver function.
@@ -82,10 +93,19 @@ mod tests {
         let error = open_first(&["libbakewell-absent-1.so", "/nowhere/libbakewell-absent-2.so"]).err().unwrap();
         let text = error.to_string();
         assert!(matches!(error, Error::NoDriver { .. }));
-        assert!(text.contains("libbakewell-absent-1.so (") && text.contains("/nowhere/libbakewell-absent-2.so ("));
+        assert!(
+            text.contains("libbakewell-absent-1.so") && text.contains("/nowhere/libbakewell-absent-2.so"),
+            "{text}"
+        );
         assert!(!text.contains('\n'));
         #[cfg(target_os = "linux")]
         assert!(text.contains("No such file"), "the loader's reason is missing: {text}");
+    }
+
+    #[test]
+    fn the_same_refusal_is_told_once_and_another_is_kept() {
+        let refusals = [("a", "absent".to_owned()), ("b", "absent".to_owned()), ("c", "wrong class".to_owned())];
+        assert_eq!(told(&refusals), "looked for a, b (absent); c (wrong class)");
     }
 
     /// An old driver lacks symbols; the C library stands in for one.

@@ -251,18 +251,20 @@ impl RecordingDriver {
         body: impl FnOnce(&mut [u8]) -> T,
     ) -> Answer<T> {
         let (mut state, device) = self.enter_uncaptured(name, format_args!("{bytes} bytes"))?;
-        let fault = Failure { call: name, code: INVALID_VALUE };
-        let (&start, (owner, content)) = state.allocations.range_mut(..=address).next_back().ok_or(fault)?;
-        let from = (address - start) as usize;
-        let range = from..from.saturating_add(bytes as usize);
-        match content.get_mut(range) {
-            Some(slice) if *owner == device => Ok(body(slice)),
-            _ => Err(fault),
-        }
+        state.bytes(name, device, address, bytes).map(body)
     }
 }
 
 impl State {
+    /// The bytes of an allocation of a device.
+    fn bytes(&mut self, call: &'static str, device: usize, address: u64, bytes: u64) -> Answer<&mut [u8]> {
+        let fault = Failure { call, code: INVALID_VALUE };
+        let (&start, (owner, content)) = self.allocations.range_mut(..=address).next_back().ok_or(fault)?;
+        let from = (address - start) as usize;
+        let slice = content.get_mut(from..from.saturating_add(bytes as usize));
+        slice.filter(|_| *owner == device).ok_or(fault)
+    }
+
     fn current(&self) -> Option<Context> {
         self.current.get(&std::thread::current().id()).copied().filter(|context| context.0 != 0)
     }
@@ -399,8 +401,12 @@ impl Driver for RecordingDriver {
         self.with_bytes("cuMemsetD8_v2", address, bytes, |slice| slice.fill(value))
     }
 
-    fn memory_copy_async(&self, _to: u64, _from: u64, bytes: u64, _stream: Stream) -> Answer<()> {
-        self.enter_context("cuMemcpyDtoDAsync_v2", format_args!("{bytes} bytes")).map(|_| ())
+    fn memory_copy_async(&self, to: u64, from: u64, bytes: u64, _stream: Stream) -> Answer<()> {
+        const NAME: &str = "cuMemcpyDtoDAsync_v2";
+        let (mut state, device) = self.enter_context(NAME, format_args!("{bytes} bytes"))?;
+        let content = state.bytes(NAME, device, from, bytes)?.to_vec();
+        state.bytes(NAME, device, to, bytes)?.copy_from_slice(&content);
+        Ok(())
     }
 
     fn pointer(&self, address: u64) -> Answer<PointerFacts> {

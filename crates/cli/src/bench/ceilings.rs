@@ -37,7 +37,7 @@ pub(crate) fn measure(clocks: &Clocks) -> Result<Ceilings> {
     }
     let gbps = |times: Times, bytes: u64| bytes as f64 / times.median / 1e3;
     let read = |ctas: u32| -> Result<f64> {
-        let pass = |_: usize, stream| clocks.ceilings.read(from.address(), BYTES, ctas, stream);
+        let pass = |pass: usize, stream| clocks.ceilings.read([&from, &to][pass % 2].address(), BYTES, ctas, stream);
         Ok(gbps(clocks.rotating(PASSES, pass)?, BYTES))
     };
     let copy = |_: usize, stream| clocks.runtime.copy_async(to.address(), from.address(), BYTES, stream);

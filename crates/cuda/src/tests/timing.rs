@@ -44,6 +44,17 @@ fn events_give_microseconds() {
 }
 
 #[test]
+fn copies_inside_the_device_are_checked_and_move_bytes() {
+    let driver = two_devices();
+    let runtime = open(&driver, 0);
+    let from = Buffer::from_bytes(runtime.clone(), &[1, 2, 3, 4]).unwrap();
+    let to = Buffer::from_bytes(runtime.clone(), &[9; 4]).unwrap();
+    runtime.copy_async(to.address() + 1, from.address(), 2, Stream::DEFAULT).unwrap();
+    assert_eq!(to.read().unwrap(), [9, 1, 2, 9]);
+    assert!(runtime.copy_async(to.address(), from.address(), 5, Stream::DEFAULT).is_err());
+}
+
+#[test]
 fn the_reading_kernel_gets_whole_chunks_of_checked_memory() {
     let driver = two_devices();
     let runtime = open(&driver, 0);
