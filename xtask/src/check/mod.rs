@@ -30,10 +30,10 @@ pub(crate) fn run(workspace: &Workspace, with_rebuild: bool, jobs: usize) -> Res
         findings.extend(found);
     }
     if with_rebuild && findings.is_empty() {
-        findings.extend(rebuild::findings(workspace, jobs)?);
+        findings.extend(rebuild::findings(workspace, jobs)?.into_iter().map(|finding| (None, finding)));
     }
-    for finding in &findings {
-        eprintln!("{finding}");
+    for line in grouped(&findings) {
+        eprintln!("{line}");
     }
     if !findings.is_empty() {
         bail!("{} findings on {programs} programs", findings.len());
@@ -43,25 +43,45 @@ pub(crate) fn run(workspace: &Workspace, with_rebuild: bool, jobs: usize) -> Res
     Ok(())
 }
 
+/// A finding, and the program it is about if it is about one.
+type Finding = (Option<String>, String);
+
+/// One line per distinct finding, with the program it was first seen on and the number of others.
+fn grouped(findings: &[Finding]) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (program, finding) in findings {
+        match groups.iter_mut().find(|(text, _)| text == finding) {
+            Some((_, programs)) => programs.extend(program.as_deref()),
+            None => groups.push((finding, program.as_deref().into_iter().collect())),
+        }
+    }
+    let line = |(text, programs): (&str, Vec<&str>)| match programs[..] {
+        [] => text.to_owned(),
+        [program] => format!("{program}: {text}"),
+        [program, ..] => format!("{program} and {} more: {text}", programs.len() - 1),
+    };
+    groups.into_iter().map(line).collect()
+}
+
 /// Number of programs and findings of one architecture.
-fn architecture_findings(workspace: &Workspace, architecture: &Architecture) -> Result<(usize, Vec<String>)> {
+fn architecture_findings(workspace: &Workspace, architecture: &Architecture) -> Result<(usize, Vec<Finding>)> {
     let arch = architecture.arch;
     let units = workspace::units(architecture);
     let Some(manifest) = artifacts::manifest(workspace, arch)? else {
-        return Ok((0, vec![format!("{arch}: no manifest; run `cargo xtask build`")]));
+        return Ok((0, vec![(None, format!("{arch}: no manifest; run `cargo xtask build`"))]));
     };
-    let mut findings = [
+    let whole = [
         coverage::promises(arch, &units, &manifest),
         embedded::index(workspace, &manifest),
         embedded::evidence(workspace, &manifest),
         embedded::package_size(workspace, arch),
-    ]
-    .concat();
+    ];
+    let mut findings: Vec<Finding> = whole.concat().into_iter().map(|finding| (None, finding)).collect();
     for unit in &units {
         let record = manifest.programs.iter().find(|record| record.variant == unit.variant);
         if let Some(record) = record.filter(|record| record.operation == unit.operation) {
             let found = program_findings(workspace, unit, record);
-            findings.extend(found.into_iter().map(|finding| format!("{}: {finding}", unit.name())));
+            findings.extend(found.into_iter().map(|finding| (Some(unit.name()), finding)));
         }
     }
     Ok((manifest.programs.len(), findings))
