@@ -51,7 +51,7 @@ struct BlockAttention {
 
     FragmentLane lane;
     float scale_log2;
-    uint4 query[key_vectors]; // row of head g; zero past the group
+    uint4 query[key_vectors]; // row of head g
     float out[value_vectors * 4][4];
     float reference[2]; // of heads 2q, 2q + 1
     float sum[2];       // over this lane's keys
@@ -59,10 +59,11 @@ struct BlockAttention {
     __device__ BlockAttention(const Params& params, Work<S> work, int lane_index)
         : lane(FragmentLane::of(lane_index)), scale_log2(params.scale_log2), out{},
           reference{lowest_reference, lowest_reference}, sum{} {
-        const char* row = static_cast<const char*>(params.q) +
-                          (work.query_head(params) + lane.group) * Work<S>::row_bytes;
+        // The columns past the group repeat its first head; nobody reads their results.
+        const int head = lane.group < group_size ? lane.group : 0;
+        const char* row = static_cast<const char*>(params.q) + (work.query_head(params) + head) * Work<S>::row_bytes;
         for (int j = 0; j < key_vectors; ++j) {
-            query[j] = load(row, 4 * j + lane.pair, lane.group < group_size);
+            query[j] = reinterpret_cast<const uint4*>(row)[4 * j + lane.pair];
         }
     }
 
@@ -70,26 +71,25 @@ struct BlockAttention {
     __device__ int key_slot(int half) const { return lane.group + 8 * half; }
     __device__ int value_slot(int i) const { return 2 * lane.pair + (i & 1) + 8 * (i >> 1); }
 
-    // row(slot): address of the slot's row of K; present(slot): whether it may be read (else zeros).
-    template <class Row, class Present>
-    __device__ Keys load_keys(Row row, Present present) const {
+    // read(slot, v): 16-byte vector v of the slot's row of K.
+    template <class Read>
+    __device__ Keys load_keys(Read read) const {
         Keys keys;
         for (int half = 0; half < 2; ++half) {
-            const int slot = key_slot(half);
             for (int j = 0; j < key_vectors; ++j) {
-                keys.row[half][j] = load(row(slot), 4 * j + lane.pair, present(slot));
+                keys.row[half][j] = read(key_slot(half), 4 * j + lane.pair);
             }
         }
         return keys;
     }
 
-    template <class Row, class Present>
-    __device__ Values load_values(Row row, Present present) const {
+    // The same of V. Rows of keys that do not count must come as zeros: weight 0 does not hide a NaN or Inf.
+    template <class Read>
+    __device__ Values load_values(Read read) const {
         Values values;
         for (int i = 0; i < 4; ++i) {
-            const int slot = value_slot(i);
             for (int j = 0; j < value_vectors; ++j) {
-                values.key[i][j] = load(row(slot), 8 * j + lane.group, present(slot));
+                values.key[i][j] = read(value_slot(i), 8 * j + lane.group);
             }
         }
         return values;
@@ -126,7 +126,7 @@ struct BlockAttention {
         return __any_sync(full_warp, exceeds);
     }
 
-    // Moves the reference of each head to its largest score so far, and rescales what was summed under the old one.
+    // Moves the reference of each head to its largest score so far.
     template <int blocks>
     __device__ void raise_reference(const Scores (&scores)[blocks]) {
         for (int head = 0; head < 2; ++head) {
@@ -138,9 +138,17 @@ struct BlockAttention {
             for (int distance = 4; distance < 32; distance *= 2) {
                 top = fmaxf(top, __shfl_xor_sync(full_warp, top, distance));
             }
-            const float raised = fmaxf(reference[head], top * scale_log2);
-            const float rescale = exp2_approx(reference[head] - raised);
-            reference[head] = raised;
+            reference[head] = fmaxf(reference[head], top * scale_log2);
+        }
+    }
+
+    // The same, and rescales what was summed under the old reference.
+    template <int blocks>
+    __device__ void rescale_to_reference(const Scores (&scores)[blocks]) {
+        const float old[2] = {reference[0], reference[1]};
+        raise_reference(scores);
+        for (int head = 0; head < 2; ++head) {
+            const float rescale = exp2_approx(old[head] - reference[head]);
             sum[head] *= rescale;
             for (auto& tile : out) {
                 tile[head] *= rescale;
@@ -195,10 +203,6 @@ struct BlockAttention {
     }
 
   private:
-    static __device__ uint4 load(const char* row, int vector, bool present) {
-        return present ? reinterpret_cast<const uint4*>(row)[vector] : make_uint4(0, 0, 0, 0);
-    }
-
     // Dims 2i and 2i + 1 of vector j (word i) as rows g and g + 8.
     __device__ void product(float (&tile)[4], const Values& values, int j, uint32_t uint4::* word, uint32_t low,
                             uint32_t high) {

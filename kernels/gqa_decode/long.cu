@@ -41,8 +41,9 @@ struct Tile {
 
     // Key of a slot of a block, and its row.
     static __device__ int key(int block, int slot) { return (slot % strips) * strip_keys + 2 * block + slot / strips; }
-    __device__ const char* row(int block, int slot) const {
-        return bytes + strip_offset(slot % strips) + (2 * block + slot / strips) * Work<S>::row_bytes;
+    __device__ const uint4* row(int block, int slot) const {
+        const int offset = strip_offset(slot % strips) + (2 * block + slot / strips) * Work<S>::row_bytes;
+        return reinterpret_cast<const uint4*>(bytes + offset);
     }
 
     static constexpr int size = strips * strip_bytes + 16 * 34;
@@ -50,6 +51,8 @@ struct Tile {
 };
 
 struct SharedMap {
+    static constexpr int barrier_bytes = 2 * S::stages * sizeof(Mbarrier);
+
     Ring<Tile, S::stages> ring;
     alignas(16) MergeMap<S> merge;
 };
@@ -102,25 +105,28 @@ __device__ void attend(BlockAttention<S>& attention, typename Ring<Tile, S::stag
     const auto live = [&](int b) {
         return [=, first = block(b)](int slot) { return !partial || Tile::key(first, slot) < keys; };
     };
-    const auto row = [&](const Tile& tile, int b) {
-        return [&tile, first = block(b)](int slot) { return tile.row(first, slot); };
+    // Rows past the length were not copied.
+    const auto read = [&](const Tile& tile, int b) {
+        return [&tile, first = block(b), live = live(b)](int slot, int vector) {
+            return live(slot) ? tile.row(first, slot)[vector] : make_uint4(0, 0, 0, 0);
+        };
     };
 
     float scores[blocks][4];
     const Tile& k = ring.wait();
     for (int b = 0; b < blocks; ++b) {
-        attention.score(attention.load_keys(row(k, b), live(b)), live(b), scores[b]);
+        attention.score(attention.load_keys(read(k, b)), live(b), scores[b]);
     }
     ring.release(lane);
     if (attention.exceeds_headroom(scores)) {
-        attention.raise_reference(scores);
+        attention.rescale_to_reference(scores);
     }
     for (int b = 0; b < blocks; ++b) {
         attention.weigh(scores[b]);
     }
     const Tile& v = ring.wait();
     for (int b = 0; b < blocks; ++b) {
-        attention.accumulate(scores[b], attention.load_values(row(v, b), live(b)));
+        attention.accumulate(scores[b], attention.load_values(read(v, b)));
     }
     ring.release(lane);
 }

@@ -30,27 +30,35 @@ using SharedMap = MergeMap<S>;
 __device__ void attend(const Params& params, Work<S> work, int32_t length, BlockAttention<S>& attention,
                        uint32_t warp) {
     const uint64_t first = static_cast<uint64_t>(work.split) * S::tile_keys + warp * block_keys;
-    const auto row_of = [&](const char* base) {
-        return [=](int slot) { return base + (first + slot) * Work<S>::row_bytes; };
-    };
-    const auto allocated = [&](int slot) { return first + slot < params.capacity; };
-    const auto live = [&](int slot) { return static_cast<int64_t>(first + slot) < length; };
-
-    const auto keys = attention.load_keys(row_of(work.keys(params)), allocated);
-    auto values = attention.load_values(row_of(work.values(params)), allocated);
-    // A warp without keys contributes the empty partial; only then is every score masked.
-    if (static_cast<int64_t>(first) >= length) {
+    if (first >= params.capacity) {
         return;
     }
+    // Slots past the capacity read the last row again: an address that exists, and a key that is masked.
+    const int last = static_cast<int>(min(params.capacity - first, static_cast<uint64_t>(block_keys))) - 1;
+    const auto read_from = [&](const char* base) {
+        return [=, block = base + first * Work<S>::row_bytes](int slot, int vector) {
+            return reinterpret_cast<const uint4*>(block + min(slot, last) * Work<S>::row_bytes)[vector];
+        };
+    };
+    const auto keys = attention.load_keys(read_from(work.keys(params)));
+    auto values = attention.load_values(read_from(work.values(params)));
+    // Keeps the compiler from moving loads of V behind the first product, where they would cost a second latency.
+    __syncwarp();
+
+    // Keys of the block below the length. Without any, every weight is 0 and the partial is the empty one; a branch
+    // here would let the compiler move the loads behind it, and they would wait for the length.
+    const int64_t count = length - static_cast<int64_t>(first);
+    const auto live = [=](int slot) { return slot < count; };
     float scores[1][4];
     attention.score(keys, live, scores[0]);
     attention.raise_reference(scores);
     attention.weigh(scores[0]);
-    // Weight 0 does not hide a NaN or Inf of a row past the length.
-    for (int i = 0; i < 4; ++i) {
-        if (!live(attention.value_slot(i))) {
-            for (auto& vector : values.key[i]) {
-                vector = make_uint4(0, 0, 0, 0);
+    if (count < block_keys) {
+        for (int i = 0; i < 4; ++i) {
+            if (!live(attention.value_slot(i))) {
+                for (auto& vector : values.key[i]) {
+                    vector = make_uint4(0, 0, 0, 0);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 // Which request, KV head and split a CTA works on, and where its tensors lie.
 //
 // Grid [batch, splits, kv_heads], cluster [1, cluster size, 1]: the splits of a cluster share a request and KV head.
+// The cluster size is a power of two up to 16 and divides splits.
 #pragma once
 
 #include "../device/element.cuh"
@@ -30,13 +31,12 @@ struct Work {
     __device__ size_t query_head(const Params& params) const { return head(params) * S::group_size; }
 
     // First row of K or V of this head.
-    __device__ const char* keys(const Params& params) const { return cache(params, 0); }
-    __device__ const char* values(const Params& params) const { return cache(params, 1); }
-
-  private:
-    __device__ const char* cache(const Params& params, uint32_t key_or_value) const {
-        const size_t plane = (static_cast<size_t>(request) * 2 + key_or_value) * params.kv_heads + kv_head;
+    __device__ const char* keys(const Params& params) const {
+        const size_t plane = static_cast<size_t>(request) * 2 * params.kv_heads + kv_head;
         return static_cast<const char*>(params.kv) + plane * params.capacity * row_bytes;
+    }
+    __device__ const char* values(const Params& params) const {
+        return keys(params) + params.kv_heads * params.capacity * row_bytes;
     }
 };
 
