@@ -29,6 +29,18 @@ pub(crate) enum Engine {
     Programs(Arc<Programs>),
 }
 
+/// A problem of some operation: plain data that can be planned.
+pub trait Problem {
+    /// What planning gives.
+    type Plan;
+
+    /// Plans this problem on a device.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a problem that breaks the contract, [`Error::NoProgram`] for one that no program serves.
+    fn plan(&self, device: &Device) -> Result<Self::Plan>;
+}
+
 /// A runtime and the programs of its architecture. The capability of the device is looked up once, here.
 pub(crate) struct Programs {
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -101,6 +113,14 @@ impl Device {
             DeviceName::Emulated(_) => Err(Error::FeatureMissing { feature: "emulator" }),
             DeviceName::Reference => Device::reference(),
         }
+    }
+
+    /// Plans a problem of any operation: a pure decision, reusable, that allocates and loads nothing.
+    ///
+    /// # Errors
+    /// As [`Problem::plan`].
+    pub fn plan<P: Problem>(&self, problem: &P) -> Result<P::Plan> {
+        problem.plan(self)
     }
 
     /// `cuda:0`, `emulated:sm110`, `reference`.

@@ -65,7 +65,7 @@ pub use bakewell_core::{
     TensorView, arch, error, program, route, runtime, schedule, tensor_map,
 };
 pub use bound::Bound;
-pub use device::{Device, DeviceName};
+pub use device::{Device, DeviceName, Problem};
 
 #[cfg(feature = "cuda")]
 pub use bakewell_cuda as cuda;

@@ -7,8 +7,8 @@
 //! | module | subject |
 //! |---|---|
 //! | [`tensor`] | tensors on the host |
-//! | [`file`] | safetensors files |
-//! | [`compare`] | comparison: special values, absolute, relative and norm error, worst element |
+//! | [`mod@file`] | safetensors files |
+//! | [`mod@compare`] | comparison: special values, absolute, relative and norm error, worst element |
 //! | [`engines`] | the devices present, and why others are not |
 //! | [`random`] | reproducible random numbers |
 //! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |

@@ -62,7 +62,7 @@ pub struct Verdict {
 /// Asks every row of the route table. The first without an objection is taken.
 ///
 /// # Errors
-/// As [`decide`], except [`Error::NoProgram`].
+/// As [`decide()`], except [`Error::NoProgram`].
 pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Verdict>> {
     problem.validate()?;
     if sm_count == 0 {

@@ -18,7 +18,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`decide`] | the pure planner: route, splits, geometry, workspace |
+//! | [`mod@decide`] | the pure planner: route, splits, geometry, workspace |
 //! | [`plan`] | a decision on a device; from tensors to a launch |
 
 pub mod decide;

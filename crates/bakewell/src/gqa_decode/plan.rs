@@ -14,7 +14,7 @@ use bakewell_reference::HostMemory;
 use super::{Decision, GqaDecode, decide};
 use crate::arguments::{Access, Argument, check_contiguous, check_placement};
 use crate::bound::{Bound, KernelLaunch};
-use crate::device::{Device, Engine, Programs};
+use crate::device::{Device, Engine, Problem, Programs};
 use crate::workspace::WORKSPACE_ALIGNMENT;
 
 /// Alignment of `q`, `kv` and `out` in bytes: kernels move 16-byte vectors.
@@ -55,26 +55,25 @@ pub struct GqaDecodeArgs<'a> {
     pub workspace: Option<TensorView<'a>>,
 }
 
-impl Device {
-    /// Plans grouped-query decode attention.
-    ///
-    /// # Errors
-    /// As [`decide`].
-    pub fn plan(&self, problem: &GqaDecode) -> Result<Plan> {
+impl Problem for GqaDecode {
+    type Plan = Plan;
+
+    /// As [`decide`](decide()) on a device with programs; the reference takes every valid problem.
+    fn plan(&self, device: &Device) -> Result<Plan> {
         let _span = tracing::debug_span!("plan", operation = Operation::GqaDecode.name()).entered();
-        let route = match &self.engine {
+        let route = match &device.engine {
             #[cfg(feature = "reference")]
             Engine::Reference(memory) => {
-                problem.validate()?;
+                self.validate()?;
                 Route::Reference(memory.clone())
             }
             Engine::Programs(programs) => {
-                let decision = decide(problem, programs.compiled.architecture, programs.runtime.sm_count())?;
+                let decision = decide(self, programs.compiled.architecture, programs.runtime.sm_count())?;
                 Route::Program(programs.clone(), decision)
             }
         };
-        let plan = Plan { problem: problem.clone(), device: self.clone(), route };
-        tracing::debug!(device = %self, "{plan}");
+        let plan = Plan { problem: self.clone(), device: device.clone(), route };
+        tracing::debug!(%device, "{plan}");
         Ok(plan)
     }
 }
