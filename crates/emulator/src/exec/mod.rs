@@ -11,6 +11,7 @@ pub mod mbarrier;
 pub mod memory;
 pub mod mma;
 pub mod moves;
+mod operand_tile;
 mod print;
 pub mod tcgen05;
 pub mod tensor_copy;

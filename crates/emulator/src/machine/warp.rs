@@ -42,6 +42,8 @@ pub struct Warp {
     pub instructions: u64,
     /// Registers per thread, as setmaxnreg left them; 0 when unknown.
     pub register_budget: u32,
+    /// wgmma work not executed yet.
+    pub wgmma: crate::exec::wgmma::Queue,
 }
 
 impl Warp {
@@ -58,6 +60,7 @@ impl Warp {
             pending: [0; PENDING_COUNTERS],
             instructions: 0,
             register_budget: 0,
+            wgmma: Default::default(),
         }
     }
 

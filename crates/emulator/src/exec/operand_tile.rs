@@ -1,0 +1,167 @@
+//! Operands of wgmma and tcgen05.mma in shared memory: 16-byte units read through a descriptor and decoded to `f64` rows.
+
+use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
+use crate::finding::Kind;
+use crate::layout::instruction_descriptor::Element;
+use crate::layout::operand::{Major, Operand};
+use crate::machine::{Cluster, Fault};
+use crate::memory::{AccessError, Space};
+
+/// Elements as they lie in a 16-byte unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Container {
+    /// Element type.
+    pub(crate) element: Element,
+    /// Two 4-bit elements in a byte, as the mxf4 kinds have; otherwise 4- and 6-bit elements take 16 to a unit, packed at its low
+    /// end.
+    pub(crate) dense_fp4: bool,
+}
+
+impl Container {
+    /// Elements of a unit.
+    pub(crate) const fn per_unit(self) -> usize {
+        match self.element.bits() {
+            32 => 4,
+            16 => 8,
+            4 if self.dense_fp4 => 32,
+            _ => 16,
+        }
+    }
+
+    /// Bytes of a unit that hold data.
+    const fn data_bytes(self) -> usize {
+        match self.element.bits() {
+            4 if !self.dense_fp4 => 8,
+            6 => 12,
+            _ => 16,
+        }
+    }
+
+    /// Bits of one element for the rules of descriptors: 8 for padded containers.
+    pub(crate) const fn container_bits(self) -> u32 {
+        match self.element.bits() {
+            4 if self.dense_fp4 => 4,
+            4 | 6 => 8,
+            bits => bits,
+        }
+    }
+
+    /// Decodes a unit.
+    fn decode(self, unit: &[u8; 16], out: &mut [f64]) {
+        let element = self.element;
+        let value = |code: u32| f64::from(element.value(code));
+        match element.bits() {
+            32 => {
+                for (out, code) in out.iter_mut().zip(unit.as_chunks::<4>().0) {
+                    *out = value(u32::from_le_bytes(*code));
+                }
+            }
+            16 => {
+                for (out, code) in out.iter_mut().zip(unit.as_chunks::<2>().0) {
+                    *out = value(u32::from(u16::from_le_bytes(*code)));
+                }
+            }
+            8 => {
+                for (out, &code) in out.iter_mut().zip(unit) {
+                    *out = value(u32::from(code));
+                }
+            }
+            bits => {
+                let packed = u128::from_le_bytes(*unit);
+                for (i, out) in out.iter_mut().enumerate().take(self.per_unit()) {
+                    *out = value((packed >> (i as u32 * bits)) as u32 & ((1 << bits) - 1));
+                }
+            }
+        }
+    }
+}
+
+/// An asynchronous operation that reads operands: who issued it and its number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Issuer {
+    pub(crate) actor: Actor,
+    pub(crate) operation: u64,
+}
+
+impl Issuer {
+    /// Reads 16 bytes of a CTA's shared memory through the async proxy; unwritten bytes are reported and read as they are.
+    pub(crate) fn read_unit(
+        &self,
+        machine: &mut Cluster,
+        rank: u32,
+        offset: u32,
+        data_bytes: usize,
+    ) -> Result<[u8; 16], Fault> {
+        if let Some(observer) = &mut machine.observer {
+            let access = Access {
+                space: Space::Shared,
+                usage: Use::Read,
+                proxy: Proxy::Async,
+                order: Order::Weak,
+                bytes: Bytes::Range(u64::from(rank << 24 | offset), data_bytes as u64),
+                operation: self.operation,
+            };
+            observer.access(&self.actor, &access);
+        }
+        let shared = &machine.ctas[rank as usize].shared;
+        let mut unit = [0; 16];
+        match shared.read(offset, data_bytes) {
+            Ok(bytes) => {
+                unit[..data_bytes].copy_from_slice(bytes);
+                Ok(unit)
+            }
+            Err(AccessError::Uninitialised(text)) => {
+                unit[..data_bytes].copy_from_slice(shared.peek(offset, data_bytes).unwrap_or(&[0; 16][..data_bytes]));
+                let finding = machine.finding_of(Kind::Uninitialised, &self.actor, format!("nobody wrote {text}"));
+                machine.report(*finding);
+                Ok(unit)
+            }
+            Err(AccessError::OutOfBounds(text) | AccessError::Misaligned(text)) => {
+                Err(machine.finding_of(Kind::OutOfBounds, &self.actor, format!("matrix operand: {text}")))
+            }
+        }
+    }
+
+    /// Rows `first..first + rows` of an operand in the CTA `rank`, `k` values each, as `out[row][k]`.
+    ///
+    /// Rows are rows of A or columns of B. With an MN-major operand `first` and `rows` are multiples of the elements of a unit.
+    pub(crate) fn fetch(
+        &self,
+        machine: &mut Cluster,
+        (rank, operand, major): (u32, &Operand, Major),
+        container: Container,
+        (first, rows, k): (usize, usize, usize),
+        out: &mut Vec<f64>,
+    ) -> Result<(), Fault> {
+        let per = container.per_unit();
+        out.clear();
+        out.resize(rows * k, 0.0);
+        let mut values = [0.0; 32];
+        match major {
+            Major::K => {
+                for (row, out) in out.chunks_exact_mut(k).enumerate() {
+                    for (unit, out) in out.chunks_mut(per).enumerate() {
+                        let address = operand.unit(major, (first + row) as u32, unit as u32);
+                        container.decode(&self.read_unit(machine, rank, address, container.data_bytes())?, out);
+                    }
+                }
+            }
+            Major::Mn => {
+                for line in 0..k {
+                    for unit in first / per..(first + rows).div_ceil(per) {
+                        let address = operand.unit(major, line as u32, unit as u32);
+                        container.decode(&self.read_unit(machine, rank, address, 16)?, &mut values);
+                        for (i, &value) in values[..per].iter().enumerate() {
+                            if let Some(row) = (unit * per + i).checked_sub(first)
+                                && row < rows
+                            {
+                                out[row * k + line] = value;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
