@@ -6,10 +6,12 @@
 
 #include <cstdint>
 
-namespace bakewell::nvfp4_context {
+namespace bakewell {
 
 constexpr int row_bytes = head_dim; // E4M3
 constexpr int chunk_bytes = 16;     // unit of the 128-byte swizzle
+constexpr int swizzle_period = 1024; // its pattern repeats; operands start at a multiple
+constexpr int copy_alignment = 128;  // of a tensor copy in shared memory
 constexpr int groups = head_dim / fp4_block;
 
 // One block of K or V of one head as it lies in memory.
@@ -71,4 +73,81 @@ __device__ void expand_row(const PackedTile& tile, uint8_t* expanded, int row, b
     }
 }
 
-} // namespace bakewell::nvfp4_context
+// One block of V as an operand that must be K-major: row = dim, 128 bytes = the block's tokens. Within a page, bytes
+// 4t .. 4t + 3 hold tokens 2t, 2t + 1, 8 + 2t, 9 + 2t: the four weights that thread t of a quad has in registers.
+//
+// 128 threads; each takes 8 tokens of a page x 16 dims. A half-warp covers 8 pages x 2 token octets: its stores (chunk =
+// page ^ dim) meet different banks, and its reads do since the pages take different groups and the second octet reads
+// its token pairs the other way round.
+class Transposer {
+    int page, octet, group;
+
+    // Step i reads this token of the octet's page, less 4 octet; in pairs.
+    static constexpr __device__ int token_of(int step) {
+        constexpr int tokens[8] = {0, 1, 8, 9, 2, 3, 10, 11};
+        return tokens[step];
+    }
+
+    // Bytes 0 1 (low) or 2 3 (high) of two words, interleaved; the words change places in the second octet.
+    __device__ uint32_t interleave_low(uint32_t a, uint32_t b) const {
+        return __byte_perm(a, b, octet == 0 ? 0x5140 : 0x1504);
+    }
+    __device__ uint32_t interleave_high(uint32_t a, uint32_t b) const {
+        return __byte_perm(a, b, octet == 0 ? 0x7362 : 0x3726);
+    }
+
+    // The scales of four neighbouring tokens, in the order in which they are read.
+    __device__ uint32_t scales_of(const PackedTile& tile, int first_token) const {
+        const int at = scale_index<Side::V>(first_token, group);
+        const uint32_t four = *reinterpret_cast<const uint32_t*>(&tile.scales[page][at]);
+        return octet == 0 ? four : __byte_perm(four, 0, 0x2301);
+    }
+
+  public:
+    explicit __device__ Transposer(int thread)
+        : page(thread % block_pages), octet(thread / block_pages % 2), group((thread / (2 * block_pages) + page) % groups) {}
+
+    // Tokens from `live_tokens` on become zeros.
+    __device__ void expand(const PackedTile& tile, uint8_t* expanded, int live_tokens) const {
+        constexpr int steps = 8, words = fp4_block / 4;
+        const uint32_t scales[2] = {scales_of(tile, 4 * octet), scales_of(tile, 8 + 4 * octet)};
+        uint32_t bytes[steps][words];
+#pragma unroll
+        for (int step = 0; step < steps; ++step) {
+            const int token = (token_of(step) + 4 * octet) ^ octet;
+            const uint2 codes = *reinterpret_cast<const uint2*>(&tile.codes[page][token][group * fp4_block / 2]);
+            const int byte = step % 2 + 2 * (step / 4);
+            const Fp4Table table(scales[step / 2 % 2] >> (8 * byte) & 0xFF);
+            bytes[step][0] = table.look_up(codes.x);
+            bytes[step][1] = table.look_up(codes.x >> 16);
+            bytes[step][2] = table.look_up(codes.y);
+            bytes[step][3] = table.look_up(codes.y >> 16);
+            if (page * page_tokens + token >= live_tokens) {
+                bytes[step][0] = bytes[step][1] = bytes[step][2] = bytes[step][3] = 0;
+            }
+        }
+#pragma unroll
+        for (int word = 0; word < words; ++word) {
+            uint32_t dims[4][2]; // [dim][first or second four positions]
+#pragma unroll
+            for (int four = 0; four < 2; ++four) {
+                const auto of = [&](int step) { return bytes[4 * four + step][word]; };
+                const uint32_t low[2] = {interleave_low(of(0), of(1)), interleave_low(of(2), of(3))};
+                const uint32_t high[2] = {interleave_high(of(0), of(1)), interleave_high(of(2), of(3))};
+                dims[0][four] = __byte_perm(low[0], low[1], 0x5410);
+                dims[1][four] = __byte_perm(low[0], low[1], 0x7632);
+                dims[2][four] = __byte_perm(high[0], high[1], 0x5410);
+                dims[3][four] = __byte_perm(high[0], high[1], 0x7632);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int dim = group * fp4_block + 4 * word + i;
+                uint8_t* row = expanded + dim * block_keys;
+                *reinterpret_cast<uint2*>(row + (page ^ (dim & 7)) * chunk_bytes + 8 * octet) =
+                    make_uint2(dims[i][0], dims[i][1]);
+            }
+        }
+    }
+};
+
+} // namespace bakewell

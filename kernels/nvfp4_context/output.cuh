@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace bakewell::nvfp4_context {
+namespace bakewell {
 
 // P = exp2(s - max + bias) fills E4M3 up to 448 = 2^bias. The row sum carries the same factor.
 constexpr float bias = 8.807355f;
@@ -145,4 +145,4 @@ struct Merger {
     }
 };
 
-} // namespace bakewell::nvfp4_context
+} // namespace bakewell

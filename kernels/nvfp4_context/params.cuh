@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace bakewell::nvfp4_context {
+namespace bakewell {
 
 struct Params {
     TensorMap q;       // E4M3 [head_dim, pack, total_q, units]; box: pack heads of the tokens of half a tile
@@ -37,4 +37,4 @@ struct Params {
     uint32_t splits;       // CTAs that share a tile's keys; 1 without split
 };
 
-} // namespace bakewell::nvfp4_context
+} // namespace bakewell

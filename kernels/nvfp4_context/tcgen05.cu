@@ -27,7 +27,7 @@
 #include "schedule.cuh"
 #include "tiles.cuh"
 
-namespace bakewell::nvfp4_context {
+namespace bakewell {
 
 using S = Schedule;
 
@@ -36,11 +36,10 @@ using Walk = TileWalk<G>;
 
 constexpr int warpgroup_threads = 128;
 constexpr int page_slots = 6;
-constexpr int expanded_slots = 3;
 
 struct Barriers {
     Mbarrier q_full[halves];               // load: both boxes of Q
-    BarrierRing<expanded_slots> expanded;  // correction -> mma: expanded K or V
+    BarrierRing<S::expanded_stages> expanded;  // correction -> mma: expanded K or V
     BarrierRing<S::packed_stages> packed;  // load -> correction
     Mbarrier s_full[halves];               // mma -> softmax: scores of a block
     Mbarrier p_full[halves];               // softmax and correction -> mma: first 96 keys of P stored, O rescaled
@@ -52,23 +51,6 @@ struct Barriers {
     Mbarrier q_empty;                      // mma -> load
     BarrierRing<page_slots> pages;         // pages -> load
 };
-static_assert(sizeof(Barriers) == S::barrier_bytes);
-
-struct SharedMap {
-    alignas(1024) Barriers barriers;
-    uint32_t tmem;
-    uint32_t merge_flag;
-    alignas(1024) float factor[halves][G::half_rows]; // rescale factors
-    float sum[halves][G::half_rows];
-    float maximum[halves][G::half_rows];
-    alignas(1024) uint8_t q[halves][G::half_rows * row_bytes];
-    alignas(1024) uint8_t expanded[expanded_slots][block_keys * row_bytes]; // K and V in turn
-    int32_t pages[page_slots][block_pages];
-    alignas(128) PackedTile packed[S::packed_stages];
-};
-static_assert(offsetof(SharedMap, packed) + sizeof(SharedMap::packed) == S::dynamic_shared_bytes);
-
-enum class NamedBarrier : uint32_t { Merge = 1 };
 
 // Columns. P overlays the scores of its half: a softmax thread holds its whole row before it stores P.
 struct TmemMap {
@@ -77,7 +59,31 @@ struct TmemMap {
     static constexpr __device__ int output(int half) { return 256 + 128 * half; }
     static constexpr uint32_t columns = 512;
 };
-static_assert(TmemMap::output(1) + head_dim == TmemMap::columns && TmemMap::columns == S::tmem_columns);
+static_assert(TmemMap::output(1) + head_dim == TmemMap::columns);
+
+struct SharedMap {
+    static constexpr int barrier_bytes = sizeof(Barriers);
+    static constexpr int tmem_columns = TmemMap::columns;
+
+    struct Head {
+        Barriers barriers;
+        uint32_t tmem; // address of the allocation
+        uint32_t merge_flag;
+        int32_t pages[page_slots][block_pages];
+        float factor[halves][G::half_rows]; // rescale factors
+        float sum[halves][G::half_rows];
+        float maximum[halves][G::half_rows];
+    };
+
+    Head head;
+    uint8_t unused[swizzle_period * 4 - sizeof(Head)];
+    uint8_t q[halves][G::half_rows * row_bytes];
+    uint8_t expanded[S::expanded_stages][block_keys * row_bytes]; // K and V in turn
+    PackedTile packed[S::packed_stages];
+};
+static_assert(offsetof(SharedMap, q) % swizzle_period == 0 && offsetof(SharedMap, packed) % copy_alignment == 0);
+
+enum class NamedBarrier : uint32_t { Merge = 1 };
 
 // A warpgroup each for the first three, a warp each for the others.
 enum class Role { softmax0, softmax1, correction, mma, pages, idle, load };
@@ -103,7 +109,7 @@ struct Context {
     int thread;
 
     __device__ Context(const Params& params, SharedMap& shared)
-        : params(params), shared(shared), tmem(shared.tmem), thread(thread_index()) {}
+        : params(params), shared(shared), tmem(shared.head.tmem), thread(thread_index()) {}
 
     __device__ int row() const { return thread % G::half_rows; }
     __device__ int lane() const { return thread % 32; }
@@ -113,7 +119,7 @@ struct Context {
 // ---------------------------------------------------------------- pages
 
 __device__ void read_pages(Context c) {
-    typename BarrierRing<page_slots>::Producer ring(c.shared.barriers.pages);
+    typename BarrierRing<page_slots>::Producer ring(c.shared.head.barriers.pages);
     Walk walk(c.params);
     Tile tile;
     while (walk.next(tile)) {
@@ -125,8 +131,8 @@ __device__ void read_pages(Context c) {
                 // Slots past the last page repeat it: its tokens there are past kv_len and expand to zeros. An empty
                 // cache names a page that no tensor has, for which the copy engine writes zeros.
                 const int page = min(block * block_pages + c.lane(), last_page);
-                c.shared.pages[slot][c.lane()] = tile.kv_len > 0 ? table[page] : INT32_MAX;
-                c.shared.barriers.pages.full[slot].arrive();
+                c.shared.head.pages[slot][c.lane()] = tile.kv_len > 0 ? table[page] : INT32_MAX;
+                c.shared.head.barriers.pages.full[slot].arrive();
             }
             __syncwarp();
         }
@@ -139,7 +145,7 @@ __device__ void read_pages(Context c) {
 __device__ void load_packed(Context c, typename BarrierRing<S::packed_stages>::Producer& ring,
                             const TensorMap& codes, const TensorMap& scales, int kv_head, int page) {
     const int slot = ring.acquire();
-    Mbarrier& full = c.shared.barriers.packed.full[slot];
+    Mbarrier& full = c.shared.head.barriers.packed.full[slot];
     if (c.lane() == 0) {
         full.arrive_expect(sizeof(PackedTile));
     }
@@ -154,7 +160,7 @@ __device__ void load_packed(Context c, typename BarrierRing<S::packed_stages>::P
 
 __device__ void load(Context c) {
     constexpr uint32_t q_bytes = G::live_rows * row_bytes;
-    Barriers& barriers = c.shared.barriers;
+    Barriers& barriers = c.shared.head.barriers;
     typename BarrierRing<page_slots>::Consumer pages(barriers.pages);
     typename BarrierRing<S::packed_stages>::Producer packed(barriers.packed);
     PhaseCursor q_empty = PhaseCursor::passes_first();
@@ -176,7 +182,7 @@ __device__ void load(Context c) {
         const int kv_head = tile.unit * S::pack / static_cast<int>(c.params.heads_per_kv);
         for (int block = tile.end - 1; block >= tile.begin; --block) {
             const int slot = pages.wait();
-            const int page = c.shared.pages[slot][c.lane() % block_pages];
+            const int page = c.shared.head.pages[slot][c.lane() % block_pages];
             __syncwarp();
             if (c.lane() == 0) {
                 barriers.pages.empty[slot].arrive();
@@ -230,12 +236,12 @@ class Products {
             tcgen05::mma_e4m3(c.tmem + TmemMap::scores(half), tcgen05::advance(q[half], offset),
                               tcgen05::advance(tile(slot), offset), score_instruction, step > 0);
         }
-        tcgen05::commit(c.shared.barriers.s_full[half]);
+        tcgen05::commit(c.shared.head.barriers.s_full[half]);
     }
 
     // Output of a half += P V with the V in `slot`; the first block of a tile overwrites.
     __device__ void output(int half, int slot, bool first_block) {
-        Barriers& barriers = c.shared.barriers;
+        Barriers& barriers = c.shared.head.barriers;
         p_full[half].wait(barriers.p_full[half]);
         tmem::fence_after_wait();
         for (int step = 0; step < tail_step; ++step) {
@@ -248,8 +254,8 @@ class Products {
 };
 
 __device__ void mma(Context c) {
-    Barriers& barriers = c.shared.barriers;
-    typename BarrierRing<expanded_slots>::Consumer expanded(barriers.expanded);
+    Barriers& barriers = c.shared.head.barriers;
+    typename BarrierRing<S::expanded_stages>::Consumer expanded(barriers.expanded);
     PhaseCursor q_full[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
     Products products(c);
     Walk walk(c.params);
@@ -359,7 +365,7 @@ constexpr int head_keys = 96;
 constexpr int overlapped_keys = 6;
 
 __device__ void softmax(Context c) {
-    Barriers& barriers = c.shared.barriers;
+    Barriers& barriers = c.shared.head.barriers;
     const int half = c.thread / G::half_rows;
     const int row = c.row();
     const float scale = Scales(c.params).log2;
@@ -390,7 +396,7 @@ __device__ void softmax(Context c) {
             // Equal maxima: exactly 1, whatever the rounding of the reference.
             const bool moved = previous > -INFINITY && previous != maximum;
             const float factor = moved ? exp2_approx(fmaf(previous, scale, -reference)) : 1.0f;
-            c.shared.factor[half][row] = factor;
+            c.shared.head.factor[half][row] = factor;
             tmem::fence_before_signal();
             barriers.slot_written[half].arrive();
 
@@ -414,8 +420,8 @@ __device__ void softmax(Context c) {
             sum = fmaf(sum, factor, block_sum);
             slot_read.wait(barriers.slot_read[half]);
         }
-        c.shared.sum[half][row] = sum;
-        c.shared.maximum[half][row] = maximum;
+        c.shared.head.sum[half][row] = sum;
+        c.shared.head.maximum[half][row] = maximum;
         barriers.slot_written[half].arrive();
         slot_read.wait(barriers.slot_read[half]);
     }
@@ -427,11 +433,11 @@ __device__ void softmax(Context c) {
 class Expander {
     Context c;
     typename BarrierRing<S::packed_stages>::Consumer packed;
-    typename BarrierRing<expanded_slots>::Producer expanded;
+    typename BarrierRing<S::expanded_stages>::Producer expanded;
 
   public:
     explicit __device__ Expander(Context c)
-        : c(c), packed(c.shared.barriers.packed), expanded(c.shared.barriers.expanded) {}
+        : c(c), packed(c.shared.head.barriers.packed), expanded(c.shared.head.barriers.expanded) {}
 
     // The next packed tile, which is K or V of `block`.
     template <Side side>
@@ -444,8 +450,8 @@ class Expander {
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         __syncwarp();
         if (c.lane() == 0) {
-            c.shared.barriers.expanded.full[to].arrive();
-            c.shared.barriers.packed.empty[from].arrive();
+            c.shared.head.barriers.expanded.full[to].arrive();
+            c.shared.head.barriers.packed.empty[from].arrive();
         }
     }
 
@@ -583,7 +589,7 @@ class Correction {
         for (int half = 0; half < halves; ++half) {
             slot_written[half].wait(barriers.slot_written[half]);
             tmem::fence_after_wait();
-            const float factor = c.shared.factor[half][c.row()];
+            const float factor = c.shared.head.factor[half][c.row()];
             if (early_release) {
                 barriers.slot_read[half].arrive();
             }
@@ -606,8 +612,8 @@ class Correction {
     __device__ void finish_half(const Tile& tile, int half) {
         o_full[half].wait(barriers.o_full[half]);
         tmem::fence_after_wait();
-        const float sum = c.shared.sum[half][c.row()];
-        const float maximum = c.shared.maximum[half][c.row()];
+        const float sum = c.shared.head.sum[half][c.row()];
+        const float maximum = c.shared.head.maximum[half][c.row()];
         barriers.slot_read[half].arrive();
         if constexpr (S::split) {
             write_partial(c, tile, half, maximum, sum);
@@ -648,7 +654,7 @@ class Correction {
 
   public:
     explicit __device__ Correction(Context c)
-        : c(c), barriers(c.shared.barriers), expander(c), walk(c.params), merger{c.params, c.shared.merge_flag, c.row()} {}
+        : c(c), barriers(c.shared.head.barriers), expander(c), walk(c.params), merger{c.params, c.shared.head.merge_flag, c.row()} {}
 
     __device__ void run() {
         Tile tile;
@@ -681,8 +687,8 @@ struct BarrierCounts {
         uint32_t end = 0;
         const auto group = [&](uint32_t count) { return index < (end += count); };
         if (group(halves)) return one;                  // q_full
-        if (group(expanded_slots)) return correction_warps;
-        if (group(expanded_slots)) return one;
+        if (group(S::expanded_stages)) return correction_warps;
+        if (group(S::expanded_stages)) return one;
         if (group(S::packed_stages)) return one;
         if (group(S::packed_stages)) return correction_warps;
         if (group(halves)) return one;                  // s_full
@@ -700,7 +706,7 @@ struct BarrierCounts {
 
 __device__ void init_barriers(SharedMap& shared) {
     constexpr uint32_t count = sizeof(Barriers) / sizeof(Mbarrier);
-    Mbarrier* barriers = reinterpret_cast<Mbarrier*>(&shared.barriers);
+    Mbarrier* barriers = reinterpret_cast<Mbarrier*>(&shared.head.barriers);
     if constexpr (S::barrier_init == BarrierInit::lanes_of_warp0) {
         for (uint32_t i = threadIdx.x; i < count && threadIdx.x < 32; i += 32) {
             barriers[i].init(BarrierCounts::of(i));
@@ -725,13 +731,12 @@ __device__ void zero_dead_rows(SharedMap& shared) {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
 }
 
-} // namespace bakewell::nvfp4_context
+} // namespace bakewell
 
 extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
-    nvfp4_context_tcgen05(const __grid_constant__ bakewell::nvfp4_context::Params params) {
+    nvfp4_context_tcgen05(const __grid_constant__ bakewell::Params params) {
     using namespace bakewell;
-    using namespace bakewell::nvfp4_context;
-    extern __shared__ __align__(1024) uint8_t shared_bytes[];
+    extern __shared__ __align__(swizzle_period) uint8_t shared_bytes[];
     SharedMap& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
     if (thread_index() == 0) {
         for (const TensorMap* map : {&params.q, &params.k, &params.v, &params.k_scale, &params.v_scale}) {
@@ -741,7 +746,7 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
     init_barriers(shared);
     zero_dead_rows(shared);
     if (thread_index() / 32 == 0) {
-        tmem::allocate(shared.tmem, TmemMap::columns);
+        tmem::allocate(shared.head.tmem, TmemMap::columns);
     }
     tmem::fence_before_signal();
     __syncthreads();
@@ -778,6 +783,6 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
     }
     __syncthreads();
     if (thread_index() / 32 == 0) {
-        tmem::free(shared.tmem, TmemMap::columns);
+        tmem::free(shared.head.tmem, TmemMap::columns);
     }
 }

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace bakewell::nvfp4_context {
+namespace bakewell {
 
 constexpr int head_dim = 128;
 constexpr int page_tokens = 16;
@@ -119,4 +119,4 @@ class TileWalk {
     }
 };
 
-} // namespace bakewell::nvfp4_context
+} // namespace bakewell

@@ -5,6 +5,7 @@
 //! operation's kernel with it. A field has one spelling in Rust, C++, manifest and documentation.
 
 pub mod gqa_decode;
+pub mod nvfp4_context;
 
 use serde::{Deserialize, Serialize};
 
