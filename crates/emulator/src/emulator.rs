@@ -12,6 +12,7 @@ use crate::finding::Finding;
 use crate::isa::Target;
 use crate::machine::{Cluster, Cta, Grid, LaunchShape, NamedBarrier, Regs, Status, WARP, Warp};
 use crate::memory::{AccessError, GlobalMemory, LocalMemory, SHARED_START, SharedMemory, TensorMemory};
+use crate::numerics::approx::Approximation;
 use crate::parse::ast;
 use crate::rng::Rng;
 use crate::trace::Counters;
@@ -60,6 +61,8 @@ pub struct Options {
     pub sm_count: u32,
     /// Tensor-core sums.
     pub numerics: MatrixNumerics,
+    /// Approximate functions, perturbed from a seed or not.
+    pub approximation: Approximation,
     /// Most warp instructions of one cluster.
     pub instruction_limit: u64,
     /// Makes a checker for each cluster; `None` runs without.
@@ -76,6 +79,7 @@ impl Options {
             checks: Checks::default(),
             sm_count: target.sm_count(),
             numerics: MatrixNumerics::Hardware,
+            approximation: Approximation::default(),
             instruction_limit: 20_000_000_000,
             observer: None,
         }

@@ -42,6 +42,7 @@ pub fn decode_kernel(module: &Module, name: &str, globals: &Globals, target: Tar
         guard: Guard::None,
         line: entry.line,
         after: Vec::new(),
+        carry: None,
     };
     let mut unit = Unit { module, decoder: &mut decoder, shared: 0, dynamic_align: 16, reached: &reached };
     unit.module_scope()?;

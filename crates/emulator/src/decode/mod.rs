@@ -118,6 +118,7 @@ pub struct Decoder<'a> {
     pub(crate) guard: Guard,
     pub(crate) line: u32,
     pub(crate) after: Vec<Op>,
+    pub(crate) carry: Option<P>,
 }
 
 impl Decoder<'_> {

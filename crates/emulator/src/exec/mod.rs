@@ -5,6 +5,8 @@ pub mod bulk_copy;
 pub mod cluster;
 pub mod compare;
 pub mod control;
+pub mod convert;
+pub mod float;
 pub mod integer;
 pub mod ldmatrix;
 pub mod mbarrier;
@@ -25,6 +27,10 @@ use crate::machine::{Cluster, Outcome, Regs, WARP, Warp, Word};
 pub enum Op {
     /// Integer arithmetic and bit operations.
     Integer(integer::IntegerOp),
+    /// Floating-point arithmetic.
+    Float(float::FloatOp),
+    /// Conversions.
+    Convert(convert::ConvertOp),
     /// Comparison and selection.
     Compare(compare::CompareOp),
     /// Moves, packing, addresses, special registers.
@@ -56,6 +62,8 @@ pub enum Op {
 /// Rows of every family, joined by [`crate::isa::table`].
 pub static ROWS: &[&[Row]] = &[
     integer::ROWS,
+    float::ROWS,
+    convert::ROWS,
     compare::ROWS,
     moves::ROWS,
     control::ROWS,
@@ -76,6 +84,8 @@ pub static ROWS: &[&[Row]] = &[
 pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Outcome {
     match op {
         Op::Integer(op) => integer::execute(&mut warp.regs, mask, op),
+        Op::Float(op) => float::execute(machine, warp, mask, op),
+        Op::Convert(op) => convert::execute(machine, warp, mask, op),
         Op::Compare(op) => compare::execute(&mut warp.regs, mask, op),
         Op::Move(op) => moves::execute(machine, warp, mask, op),
         Op::Control(op) => control::execute(machine, warp, mask, op),
