@@ -1,7 +1,8 @@
 //! A recording driver: every call by name, failures on demand, fake devices and memory.
 //!
 //! It is strict where the real driver is: a call without a current context, a handle of another context, a
-//! freed address, or an allocation during a capture fails with the real code. Kernels do nothing.
+//! freed address, or an allocation during a capture fails with the real code. Kernels do nothing unless
+//! [`RecordingDriver::set_kernel`] says what they write.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -77,6 +78,9 @@ pub struct FakeLaunch {
     pub stream: Stream,
 }
 
+/// What a kernel writes, as addresses and bytes.
+pub type FakeKernel = Box<dyn Fn(&FakeLaunch) -> Vec<(u64, Vec<u8>)> + Send>;
+
 /// How many things of the driver are alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -92,6 +96,7 @@ pub struct Alive {
 #[derive(Default)]
 struct State {
     silent: bool,
+    kernel: Option<FakeKernel>,
     calls: Vec<Call>,
     launches: Vec<FakeLaunch>,
     /// Calls until one fails, and its code.
@@ -148,6 +153,11 @@ impl RecordingDriver {
     /// Lets the call after `calls` more calls fail with `code`.
     pub fn fail_after(&self, calls: usize, code: u32) {
         self.state().fail = Some((calls, code));
+    }
+
+    /// Says what every kernel writes from now on, at once also while its launch is captured.
+    pub fn set_kernel(&self, kernel: FakeKernel) {
+        self.state().kernel = Some(kernel);
     }
 
     /// Stops or resumes recording. A launch that is not recorded allocates nothing here either.
@@ -488,17 +498,22 @@ impl Driver for RecordingDriver {
         if state.modules.get(module) != Some(&context_of(device)) {
             return Err(fault);
         }
-        if !state.silent {
-            let launch = FakeLaunch {
-                device,
-                entry: entry.clone(),
-                config: *config,
-                attributes: attributes.to_vec(),
-                params: params.to_vec(),
-                stream,
-            };
-            state.launches.push(launch);
+        if state.silent {
+            return Ok(());
         }
+        let launch = FakeLaunch {
+            device,
+            entry: entry.clone(),
+            config: *config,
+            attributes: attributes.to_vec(),
+            params: params.to_vec(),
+            stream,
+        };
+        let writes = state.kernel.as_ref().map(|kernel| kernel(&launch)).unwrap_or_default();
+        for (address, content) in writes {
+            state.bytes(NAME, device, address, content.len() as u64)?.copy_from_slice(&content);
+        }
+        state.launches.push(launch);
         Ok(())
     }
 

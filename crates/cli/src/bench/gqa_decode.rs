@@ -217,6 +217,11 @@ fn check(problem: &GqaDecode, shape: &Shape, set: &Set) -> anyhow::Result<String
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use bakewell_cuda::mock::{FakeDevice, RecordingDriver};
+
     use super::*;
 
     /// Bytes of the published table, in megabytes.
@@ -229,6 +234,40 @@ mod tests {
             let bytes = live_bytes(&shape.problem, &shape.lengths) as f64 / 1e6;
             assert!((bytes - megabytes).abs() <= 0.006, "{shape}: {bytes} for {megabytes}");
         }
+    }
+
+    /// A shape of empty requests on a recording driver whose kernels write `value` to the output.
+    fn measure_on_recorder(value: u8) -> anyhow::Result<(Row, Arc<RecordingDriver>)> {
+        let driver = RecordingDriver::new(&[FakeDevice::new((9, 0), 132)]);
+        let runtime = CudaRuntime::with_driver(driver.clone(), 0)?;
+        let shape = shapes(Some(r#"[{"problem": {"capacity": 1}, "lengths": [0]}]"#))?.remove(0);
+        driver.set_kernel(Box::new(move |launch| {
+            // `out` is the fourth pointer of the parameter block; the kernels of the ceilings have fewer.
+            let out = launch.params.get(24..32).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+            out.map(|out| (out, vec![value; 32 * 128 * 2])).into_iter().collect()
+        }));
+        let device = Device::with_runtime(runtime.clone())?;
+        let row = measure(&device, &Clocks::new(&runtime)?, &shape)?;
+        Ok((row, driver))
+    }
+
+    #[test]
+    fn a_right_output_is_timed_over_distinct_inputs() {
+        let (row, driver) = measure_on_recorder(0).unwrap();
+        assert_eq!((row.sets as u64, row.calls_per_graph as u64), (MOST_SETS, MOST_SETS));
+        assert_eq!(row.cold_us.median, 250.0, "the recorder's events are 0.25 ms apart");
+        assert_eq!(row.rotating_us.median, 250.0 / MOST_SETS as f64);
+        let launches = driver.launches();
+        let outputs = launches.iter().filter(|launch| launch.params.len() > 32).map(|launch| &launch.params[24..32]);
+        assert_eq!(outputs.collect::<BTreeSet<_>>().len() as u64, MOST_SETS, "every set has its own output");
+    }
+
+    #[test]
+    fn a_wrong_output_is_never_timed() {
+        let error = measure_on_recorder(0x3C).err().unwrap();
+        assert!(format!("{error:#}").contains("B1 cap 1 len 0: out: absolute error"), "{error:#}");
+        let error = measure_on_recorder(0xFF).err().unwrap();
+        assert!(format!("{error:#}").contains("not finite"), "{error:#}");
     }
 
     #[test]
