@@ -31,12 +31,16 @@ pub(crate) fn driver() -> Result<Arc<dyn Driver>> {
 }
 
 macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
+    (typed: { $($name:ident($($argument:ty),*);)* } own: { $($plain:ident($($plain_argument:ty),*);)* }) => {
         /// Driver functions under the names that the library exports.
         #[allow(non_snake_case)]
         struct Functions {
             $($name: unsafe extern "C" fn($($argument),*) -> u32,)*
+            $($plain: unsafe extern "C" fn($($plain_argument),*) -> u32,)*
         }
+
+        // The argument lists are those of cudarc's bindings, or this does not compile.
+        $(const _: unsafe fn($($argument),*) -> sys::CUresult = sys::$name;)*
 
         impl Functions {
             fn resolve(library: &Library) -> Result<Functions> {
@@ -44,6 +48,8 @@ macro_rules! functions {
                     // SAFETY: the types are those of `cuda.h` (results as the 32-bit number they are), and the
                     // pointers live beside the library in `Api`.
                     $($name: unsafe { library::symbol(library, stringify!($name))? },)*
+                    // SAFETY: as above, and enumerations are the 32-bit numbers that C passes.
+                    $($plain: unsafe { library::symbol(library, stringify!($plain))? },)*
                 })
             }
         }
@@ -51,48 +57,54 @@ macro_rules! functions {
 }
 
 functions! {
-    cuInit(c_uint);
-    cuDriverGetVersion(*mut c_int);
-    cuGetErrorName(u32, *mut *const c_char);
-    cuDeviceGetCount(*mut c_int);
-    cuDeviceGet(*mut sys::CUdevice, c_int);
-    cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
-    cuDeviceTotalMem_v2(*mut usize, sys::CUdevice);
-    cuDeviceGetAttribute(*mut c_int, sys::CUdevice_attribute, sys::CUdevice);
-    cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
-    cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
-    cuCtxGetCurrent(*mut sys::CUcontext);
-    cuCtxSetCurrent(sys::CUcontext);
-    cuCtxSynchronize();
-    cuMemAlloc_v2(*mut sys::CUdeviceptr, usize);
-    cuMemFree_v2(sys::CUdeviceptr);
-    cuMemcpyHtoD_v2(sys::CUdeviceptr, *const c_void, usize);
-    cuMemcpyDtoH_v2(*mut c_void, sys::CUdeviceptr, usize);
-    cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
-    cuMemsetD8_v2(sys::CUdeviceptr, u8, usize);
-    cuPointerGetAttributes(c_uint, *mut sys::CUpointer_attribute, *mut *mut c_void, sys::CUdeviceptr);
-    cuTensorMapEncodeTiled(
-        *mut sys::CUtensorMap, u32, u32, *mut c_void, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32
-    );
-    cuModuleLoadData(*mut sys::CUmodule, *const c_void);
-    cuModuleUnload(sys::CUmodule);
-    cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
-    cuFuncSetAttribute(sys::CUfunction, sys::CUfunction_attribute, c_int);
-    cuLaunchKernelEx(*const sys::CUlaunchConfig, sys::CUfunction, *mut *mut c_void, *mut *mut c_void);
-    cuStreamCreate(*mut sys::CUstream, c_uint);
-    cuStreamDestroy_v2(sys::CUstream);
-    cuStreamSynchronize(sys::CUstream);
-    cuEventCreate(*mut sys::CUevent, c_uint);
-    cuEventDestroy_v2(sys::CUevent);
-    cuEventRecord(sys::CUevent, sys::CUstream);
-    cuEventSynchronize(sys::CUevent);
-    cuEventElapsedTime(*mut f32, sys::CUevent, sys::CUevent);
-    cuStreamBeginCapture_v2(sys::CUstream, sys::CUstreamCaptureMode);
-    cuStreamEndCapture(sys::CUstream, *mut sys::CUgraph);
-    cuGraphDestroy(sys::CUgraph);
-    cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, u64);
-    cuGraphExecDestroy(sys::CUgraphExec);
-    cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
+    typed: {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut sys::CUdevice, c_int);
+        cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
+        cuDeviceTotalMem_v2(*mut usize, sys::CUdevice);
+        cuDeviceGetAttribute(*mut c_int, sys::CUdevice_attribute, sys::CUdevice);
+        cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
+        cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
+        cuCtxGetCurrent(*mut sys::CUcontext);
+        cuCtxSetCurrent(sys::CUcontext);
+        cuCtxSynchronize();
+        cuMemAlloc_v2(*mut sys::CUdeviceptr, usize);
+        cuMemFree_v2(sys::CUdeviceptr);
+        cuMemcpyHtoD_v2(sys::CUdeviceptr, *const c_void, usize);
+        cuMemcpyDtoH_v2(*mut c_void, sys::CUdeviceptr, usize);
+        cuMemcpyDtoDAsync_v2(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
+        cuMemsetD8_v2(sys::CUdeviceptr, u8, usize);
+        cuPointerGetAttributes(c_uint, *mut sys::CUpointer_attribute, *mut *mut c_void, sys::CUdeviceptr);
+        cuModuleLoadData(*mut sys::CUmodule, *const c_void);
+        cuModuleUnload(sys::CUmodule);
+        cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
+        cuFuncSetAttribute(sys::CUfunction, sys::CUfunction_attribute, c_int);
+        cuLaunchKernelEx(*const sys::CUlaunchConfig, sys::CUfunction, *mut *mut c_void, *mut *mut c_void);
+        cuStreamCreate(*mut sys::CUstream, c_uint);
+        cuStreamDestroy_v2(sys::CUstream);
+        cuStreamSynchronize(sys::CUstream);
+        cuEventCreate(*mut sys::CUevent, c_uint);
+        cuEventDestroy_v2(sys::CUevent);
+        cuEventRecord(sys::CUevent, sys::CUstream);
+        cuEventSynchronize(sys::CUevent);
+        cuStreamBeginCapture_v2(sys::CUstream, sys::CUstreamCaptureMode);
+        cuStreamEndCapture(sys::CUstream, *mut sys::CUgraph);
+        cuGraphDestroy(sys::CUgraph);
+        cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, std::ffi::c_ulonglong);
+        cuGraphExecDestroy(sys::CUgraphExec);
+        cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
+    }
+    // Results and modes as numbers, which a newer driver may extend; and a form that drivers before 12.8 have too.
+    own: {
+        cuGetErrorName(u32, *mut *const c_char);
+        cuEventElapsedTime(*mut f32, sys::CUevent, sys::CUevent);
+        cuTensorMapEncodeTiled(
+            *mut sys::CUtensorMap, u32, u32, *mut c_void, *const u64, *const u64, *const u32, *const u32,
+            u32, u32, u32, u32
+        );
+    }
 }
 
 /// Calls a driver function inside an `unsafe` block and names it in the failure.
