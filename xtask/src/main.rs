@@ -9,19 +9,29 @@
 //! | `compile`, `resources` | one unit to PTX, cubin and measured resources |
 //! | `build`, `artifacts` | every stale unit, and the files of the architecture crates |
 //! | `check` | what ships is what the sources and schedules say |
+//! | `support`, `evidence` | what ships and how far it is proven |
+//! | `docs`, `tidy` | generated documentation, and rules about text |
+//! | `test`, `ci` | the test command, and everything a change must pass |
 
 #![forbid(unsafe_code)]
 
 mod artifacts;
 mod build;
 mod check;
+mod ci;
 mod compile;
+mod docs;
+mod evidence;
 mod render;
 mod resources;
 mod sources;
+mod support;
+mod test;
+mod tidy;
 mod toolchain;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -64,6 +74,27 @@ enum Command {
         /// Also compile everything again and compare every byte
         #[arg(long)]
         rebuild: bool,
+        #[command(flatten)]
+        jobs: Jobs,
+    },
+    /// Take over what `bakewell verify --json` proved
+    Evidence {
+        /// The report
+        #[arg(long)]
+        from: PathBuf,
+    },
+    /// Write the generated parts of the documentation
+    Docs,
+    /// Check rules about the text of the repository
+    Tidy,
+    /// Run every test
+    Test {
+        /// Arguments for the test runner
+        #[arg(last = true)]
+        extra: Vec<String>,
+    },
+    /// Run everything that a change must pass
+    Ci {
         #[command(flatten)]
         jobs: Jobs,
     },
@@ -115,5 +146,10 @@ fn run(command: Command) -> Result<()> {
             build::build(&workspace, &selection, jobs.count(), force)
         }
         Command::Check { rebuild, jobs } => check::run(&workspace, rebuild, jobs.count()),
+        Command::Evidence { from } => evidence::merge(&workspace, &from),
+        Command::Docs => docs::write(&workspace),
+        Command::Tidy => tidy::run(&workspace),
+        Command::Test { extra } => test::run(&workspace, &extra),
+        Command::Ci { jobs } => ci::run(&workspace, jobs.count()),
     }
 }

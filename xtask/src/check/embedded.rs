@@ -1,13 +1,14 @@
 //! Are the files of an architecture crate what its manifest says, and small enough to publish?
 
 use bakewell_core::Arch;
-use bakewell_core::program::{Evidence, Manifest, ProgramRecord, Sha256Hex};
+use bakewell_core::program::{Manifest, ProgramRecord, Sha256Hex};
 
 use crate::artifacts::{self, FORMS};
+use crate::support;
 use crate::workspace::Workspace;
 
 /// Largest package of a crate in bytes: the registry takes 10 MiB.
-const PACKAGE_BYTES: u64 = 9 << 20;
+pub(crate) const PACKAGE_BYTES: u64 = 9 << 20;
 
 /// The embedded bytes of a program are those that the manifest records.
 pub(crate) fn bytes(workspace: &Workspace, arch: Arch, record: &ProgramRecord) -> Vec<String> {
@@ -61,18 +62,9 @@ pub(crate) fn evidence(workspace: &Workspace, manifest: &Manifest) -> Vec<String
         Ok(file) => file.records,
         Err(error) => return vec![format!("{}: {error:#}", manifest.arch)],
     };
-    let stands = |record: &&bakewell_core::program::EvidenceRecord| {
-        manifest.programs.iter().any(|program| {
-            let digest = match record.evidence {
-                Evidence::Hardware { .. } => &program.cubin.sha256,
-                Evidence::Emulator { .. } | Evidence::CompiledOnly => &program.ptx.sha256,
-            };
-            program.operation == record.operation && program.variant == record.variant && *digest == record.sha256
-        })
-    };
     records
         .iter()
-        .filter(|record| !stands(record))
+        .filter(|record| !support::ships(record, manifest))
         .map(|record| {
             format!(
                 "{}: evidence for {}-{} ({}) is about bytes that do not ship",
