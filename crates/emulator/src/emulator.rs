@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::async_engine::{AsyncEngine, CompletionPolicy};
 use crate::check::Observer;
+use crate::check::order::{LaunchState, OrderChecker};
 use crate::decode::{Globals, Program, decode_kernel, initial_bytes, size_of};
 use crate::error::{Error, Result};
 use crate::exec::mbarrier::Mbarrier;
@@ -35,11 +36,13 @@ pub struct Checks {
     pub uninitialised: bool,
     /// Happens-before: races, missing fences, lifetime.
     pub order: bool,
+    /// Warnings about missing `tcgen05.fence`, which some compilers never emit.
+    pub tensor_fences: bool,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Checks { uninitialised: true, order: true }
+        Checks { uninitialised: true, order: true, tensor_fences: false }
     }
 }
 
@@ -65,7 +68,7 @@ pub struct Options {
     pub approximation: Approximation,
     /// Most warp instructions of one cluster.
     pub instruction_limit: u64,
-    /// Makes a checker for each cluster; `None` runs without.
+    /// Makes a checker for each cluster in place of the one that `checks.order` asks for.
     pub observer: Option<ObserverFactory>,
 }
 
@@ -349,6 +352,7 @@ impl Emulator {
             waiting: Mutex::new(VecDeque::new()),
             running: std::sync::atomic::AtomicUsize::new(0),
             report: Mutex::new(Report::default()),
+            order: Arc::default(),
         };
         tracing::debug!(kernel, ?shape, "emulate");
         Ok(run.run())
@@ -437,6 +441,8 @@ struct Run {
     /// Clusters that a worker holds.
     running: std::sync::atomic::AtomicUsize,
     report: Mutex<Report>,
+    /// What the happens-before checkers of its clusters share.
+    order: Arc<LaunchState>,
 }
 
 impl Run {
@@ -543,12 +549,29 @@ impl Run {
             barrier: Default::default(),
             clock: 0,
             rng: Rng::new(seed, linear),
-            observer: self.options.observer.as_ref().map(|make| make(shape, &self.program)),
+            observer: self.observer(linear),
             findings: Vec::new(),
             faulted: false,
             counters: Counters::default(),
             output: String::new(),
             spins: 0,
+        }
+    }
+
+    /// The checker of the cluster of a linear index.
+    fn observer(&self, linear: u64) -> Option<Box<dyn Observer>> {
+        let shape = &self.grid.shape;
+        match &self.options.observer {
+            Some(make) => Some(make(shape, &self.program)),
+            None if self.options.checks.order => Some(Box::new(OrderChecker::new(
+                self.order.clone(),
+                shape,
+                self.program.clone(),
+                self.global.clone(),
+                linear,
+                self.options.checks.tensor_fences,
+            ))),
+            None => None,
         }
     }
 

@@ -1,4 +1,22 @@
 //! Checkers: observers of what the machine does. They see events and report findings; they never change a result.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`order`] | happens-before: races, missing fences, lifetime of clusters, work in flight at exit |
+//! | [`clock`] | what an actor knows to have happened |
+//! | [`shadow`] | who touched each four bytes last |
+//! | [`sync`] | releases and acquires through memory |
+//! | [`report`] | findings in words |
+//!
+//! Bounds, alignment, unwritten bytes, the protocols of mbarriers and of tensor memory are checked where they are
+//! executed, because the machine has to know about them anyway.
+
+mod access;
+pub mod clock;
+pub mod order;
+pub mod report;
+pub mod shadow;
+pub mod sync;
 
 use crate::finding::Finding;
 use crate::machine::WARP;

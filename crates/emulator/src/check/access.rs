@@ -1,0 +1,307 @@
+//! Accesses of the happens-before checker: what each is compared with, and what it publishes or acquires.
+
+use std::sync::{Arc, PoisonError};
+
+use super::clock::Stamp;
+use super::order::{Acquire, Engine, OrderChecker};
+use super::shadow::{Check, Record, Shadow};
+use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
+use crate::exec::lanes;
+use crate::finding::Kind;
+use crate::machine::WARP;
+use crate::memory::Space;
+
+/// An ordered write that the access may not see, and what is missing.
+struct Verdict {
+    record: Record,
+    address: u64,
+    lack: Lack,
+}
+
+enum Lack {
+    /// No proxy fence on the path.
+    Fence,
+    /// A proxy fence, but not by the writer.
+    WriterFence,
+    /// No `tcgen05.fence`.
+    TensorFence,
+}
+
+impl OrderChecker {
+    pub(super) fn check_access(&mut self, actor: &Actor, access: &Access<'_>) {
+        if matches!(access.space, Space::Local | Space::Param) {
+            return;
+        }
+        let slot = self.slot(actor);
+        self.settle(slot);
+        let (reads, writes) = match access.usage {
+            Use::Read => (true, false),
+            Use::Write => (false, true),
+            Use::Atomic => (true, true),
+        };
+        if writes && access.operation == 0 && access.order == Order::Weak {
+            self.check_lanes(actor, access);
+        }
+        if access.space == Space::Shared {
+            self.check_remote(actor, access);
+        }
+        let launch = self.launch.clone();
+        let (met, verdicts) = if access.space == Space::Global {
+            let mut global = launch.global.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = self.intern(&mut global.shadow, actor, access, slot);
+            self.compare(&mut global.shadow, number, writes, actor, access)
+        } else {
+            let mut shadow = std::mem::take(self.shadow(access.space));
+            let number = self.intern(&mut shadow, actor, access, slot);
+            let met = self.compare(&mut shadow, number, writes, actor, access);
+            *self.shadow(access.space) = shadow;
+            met
+        };
+        for (record, address) in &met {
+            self.reporter.race(actor, access, record, *address);
+        }
+        for verdict in &verdicts {
+            self.tell(actor, access, verdict);
+        }
+        if access.operation == 0 && (access.order != Order::Weak || access.usage == Use::Atomic) {
+            self.synchronise(actor, access, slot, reads, writes);
+        }
+    }
+
+    /// Runs an access over the shadow: accesses that it races with, and writes that it may not see.
+    fn compare(
+        &self,
+        shadow: &mut Shadow,
+        number: u32,
+        writes: bool,
+        actor: &Actor,
+        access: &Access<'_>,
+    ) -> (Vec<(Record, u64)>, Vec<Verdict>) {
+        let stamp = match self.operations.get(&access.operation) {
+            Some(op) => &*op.issue,
+            None => &self.views[self.slot(actor) as usize].now,
+        };
+        let mut check = Check::new(number, stamp, self.cluster, writes);
+        check.keeps_predecessors =
+            access.proxy != Proxy::Generic || access.space == Space::Tensor && self.tensor_fences;
+        match access.bytes {
+            Bytes::Lanes(at, width) => {
+                for lane in lanes(actor.lanes) {
+                    shadow.access(&mut check, at[lane], width.into());
+                }
+            }
+            Bytes::Range(start, len) => shadow.access(&mut check, start, len),
+        }
+        if check.conflicts.is_empty() && check.predecessors.is_empty() {
+            return Default::default();
+        }
+        let conflicts = check.conflicts.iter().map(|&(n, at)| (shadow.records[n as usize].clone(), at)).collect();
+        let seen = check.predecessors.iter().map(|&(n, at)| (&shadow.records[n as usize], at));
+        let verdicts = seen.filter_map(|(record, at)| self.check_proxy(actor, access, stamp, record, at)).collect();
+        (conflicts, verdicts)
+    }
+
+    fn shadow(&mut self, space: Space) -> &mut Shadow {
+        if space == Space::Tensor { &mut self.tensor } else { &mut self.shared }
+    }
+
+    /// The number of the record of an access.
+    fn intern(&mut self, shadow: &mut Shadow, actor: &Actor, access: &Access<'_>, slot: u32) -> u32 {
+        let write = access.usage != Use::Read;
+        let epoch = match access.operation {
+            0 => self.epoch(slot),
+            operation => operation as u32,
+        };
+        let tag =
+            u8::from(write) | u8::from(access.operation != 0) << 1 | u8::from(access.proxy != Proxy::Generic) << 2;
+        let key = (access.space, slot, actor.pc, tag);
+        if let Some(&(known, generation, number)) = self.interned.get(&key)
+            && known == epoch
+            && generation == shadow.generation
+        {
+            return number;
+        }
+        let engine = self.engine_of_access(actor, access);
+        let mut record = Record {
+            cluster: self.cluster,
+            slot,
+            actor: *actor,
+            operation: access.operation,
+            asynchronous: access.proxy != Proxy::Generic,
+            pipelined: engine == Some(Engine::Tensor),
+            write,
+            strong: scope_of(access),
+            done: if access.operation == 0 { (slot, epoch) } else { (0, 0) },
+            also_done: Vec::new(),
+        };
+        if let Some(engine) = engine {
+            let engine_slot = self.engine_slot(slot, engine);
+            record.complete(engine_slot, access.operation as u32);
+        }
+        let operation = self.operations.get_mut(&access.operation);
+        if let Some(op) = &operation {
+            let reads = if write { &[][..] } else { &op.reads };
+            for &(slot, value) in op.completions.iter().chain(reads) {
+                record.complete(slot, value);
+            }
+        }
+        let number = shadow.add(record);
+        if let Some(op) = operation {
+            op.records.push((access.space, number, shadow.generation));
+        }
+        self.interned.insert(key, (epoch, shadow.generation, number));
+        number
+    }
+
+    /// Engines complete in order; copies with a barrier or a bulk group of their own are not among them.
+    fn engine_of_access(&self, actor: &Actor, access: &Access<'_>) -> Option<Engine> {
+        match (access.operation, access.proxy) {
+            (0, _) => None,
+            (_, Proxy::Generic) => Some(Engine::Copy),
+            _ => self.engine_of(actor.pc),
+        }
+    }
+
+    /// Lanes of one instruction that write the same bytes.
+    fn check_lanes(&mut self, actor: &Actor, access: &Access<'_>) {
+        let Bytes::Lanes(at, width) = access.bytes else {
+            return;
+        };
+        let mut last: Option<(u64, usize)> = None;
+        let mut ascending = true;
+        for lane in lanes(actor.lanes) {
+            ascending &= last.is_none_or(|(end, _)| at[lane] >= end);
+            last = Some((at[lane] + u64::from(width), lane));
+        }
+        if ascending {
+            return;
+        }
+        let mut order: Vec<usize> = lanes(actor.lanes).collect();
+        order.sort_unstable_by_key(|&lane| at[lane]);
+        for pair in order.windows(2) {
+            if at[pair[1]] < at[pair[0]] + u64::from(width) {
+                let place = self.reporter.place(access.space, at[pair[1]]);
+                let message = format!("lanes {} and {} of one instruction write {place}", pair[0], pair[1]);
+                self.reporter.plain(Kind::Race, actor, message, true);
+                return;
+            }
+        }
+    }
+
+    /// Accesses to the shared memory of another CTA.
+    fn check_remote(&mut self, actor: &Actor, access: &Access<'_>) {
+        if self.ctas == 1 {
+            return;
+        }
+        let first = match access.bytes {
+            Bytes::Lanes(at, _) => at[actor.lanes.trailing_zeros() as usize % WARP],
+            Bytes::Range(start, _) => start,
+        };
+        let rank = (first >> 24) as u32;
+        if rank != actor.cta && rank < self.ctas {
+            self.note_remote(actor, rank, access.operation, None);
+        }
+    }
+
+    /// Whether an ordered write may all the same not be seen.
+    fn check_proxy(
+        &self,
+        actor: &Actor,
+        access: &Access<'_>,
+        stamp: &Stamp,
+        record: &Record,
+        address: u64,
+    ) -> Option<Verdict> {
+        let verdict = |lack| Some(Verdict { record: record.clone(), address, lack });
+        if access.space == Space::Tensor {
+            let slot = self.slot(actor);
+            let fenced = match self.operations.get(&access.operation) {
+                Some(op) => op.tensor_fenced,
+                None => self.tensor_fenced[slot as usize],
+            };
+            let own = record.slot == slot && record.operation == 0;
+            return if fenced || own { None } else { verdict(Lack::TensorFence) };
+        }
+        if record.asynchronous {
+            return None;
+        }
+        let fenced = match (access.proxy, access.space) {
+            (Proxy::TensorMap, _) => &stamp.fenced_maps,
+            (_, Space::Global) => stamp.fenced_of(record.cluster, self.cluster),
+            _ => &stamp.fenced_shared[..],
+        };
+        if !record.is_fenced(fenced) {
+            return verdict(Lack::Fence);
+        }
+        let by_writer = access.space != Space::Shared
+            || record.operation != 0
+            || self.own_fenced[record.slot as usize] >= record.done.1;
+        if by_writer { None } else { verdict(Lack::WriterFence) }
+    }
+
+    fn tell(&mut self, actor: &Actor, access: &Access<'_>, verdict: &Verdict) {
+        let Verdict { record, address, lack } = verdict;
+        match lack {
+            Lack::Fence => self.reporter.missing_proxy_fence(actor, access, record, *address, false),
+            Lack::WriterFence => self.reporter.missing_proxy_fence(actor, access, record, *address, true),
+            Lack::TensorFence => {
+                let line = self.program.line_of(record.actor.pc);
+                let message = format!(
+                    "no tcgen05.fence::after_thread_sync between the synchronisation and this use of what line {line} wrote"
+                );
+                self.reporter.plain(Kind::TensorMemory, actor, message, true);
+            }
+        }
+    }
+
+    /// Releases and acquires of strong accesses.
+    fn synchronise(&mut self, actor: &Actor, access: &Access<'_>, slot: u32, reads: bool, writes: bool) {
+        let scope = scope_of(access).unwrap_or(Scope::Gpu);
+        let mut addresses: Vec<u64> = match access.bytes {
+            Bytes::Lanes(at, _) => lanes(actor.lanes).map(|lane| at[lane]).collect(),
+            Bytes::Range(start, _) => vec![start],
+        };
+        addresses.sort_unstable();
+        addresses.dedup();
+        let releases = matches!(access.order, Order::Release(_) | Order::AcquireRelease(_));
+        let index = slot as usize;
+        if writes {
+            let view = &self.views[index];
+            let published: Vec<(Arc<Stamp>, Scope)> = if releases {
+                vec![(Arc::new(view.now.clone()), scope)]
+            } else {
+                // A fence before a relaxed write makes it a release.
+                let wide = view.released.clone().map(|stamp| (stamp, scope));
+                let near = view.released_near.clone().map(|stamp| (stamp, Scope::Cta));
+                wide.into_iter().chain(near).collect()
+            };
+            for (stamp, scope) in &published {
+                let party = self.party(actor, *scope);
+                if access.space == Space::Global {
+                    let mut global = self.launch.global.lock().unwrap_or_else(PoisonError::into_inner);
+                    addresses.iter().for_each(|&at| global.sync.publish(at, party, stamp));
+                } else {
+                    addresses.iter().for_each(|&at| self.shared_sync.publish(at, party, stamp));
+                }
+            }
+        }
+        if reads {
+            let acquires = matches!(access.order, Order::Acquire(_) | Order::AcquireRelease(_));
+            let space = access.space;
+            self.acquires[index].extend(addresses.iter().map(|&address| Acquire { space, address, scope, acquires }));
+        }
+        if writes && releases {
+            self.bump(slot);
+        }
+    }
+}
+
+fn scope_of(access: &Access<'_>) -> Option<Scope> {
+    match access.order {
+        Order::Weak if access.usage == Use::Atomic => Some(Scope::Gpu),
+        Order::Weak => None,
+        Order::Relaxed(scope) | Order::Acquire(scope) | Order::Release(scope) | Order::AcquireRelease(scope) => {
+            Some(scope)
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Findings of the happens-before checker in words: one for each kind and pair of lines.
+
+use std::sync::Arc;
+
+use super::order::Reported;
+use super::shadow::Record;
+use super::{Access, Actor, Proxy, Use};
+use crate::decode::Program;
+use crate::finding::{Finding, Kind};
+use crate::memory::{GlobalMemory, Space};
+
+/// Collects findings.
+#[derive(Debug)]
+pub struct Reporter {
+    program: Arc<Program>,
+    memory: Arc<GlobalMemory>,
+    reported: Reported,
+    findings: Vec<(Actor, Finding)>,
+}
+
+impl Reporter {
+    /// Nothing found yet.
+    pub fn new(program: Arc<Program>, memory: Arc<GlobalMemory>) -> Reporter {
+        Reporter { program, memory, reported: Reported::default(), findings: Vec::new() }
+    }
+
+    /// Takes what was found since the last call.
+    pub fn take(&mut self) -> Vec<(Actor, Finding)> {
+        std::mem::take(&mut self.findings)
+    }
+
+    /// The buffer at an address, and where in it.
+    pub fn place(&self, space: Space, address: u64) -> String {
+        let (buffer, offset) = self.locate(space, address);
+        format!("{buffer} + {offset}")
+    }
+
+    fn locate(&self, space: Space, address: u64) -> (String, u64) {
+        match space {
+            Space::Global => match self.memory.find(address) {
+                Some(buffer) => (buffer.name.clone(), address - buffer.base),
+                None => ("global".to_string(), address),
+            },
+            Space::Shared => {
+                let offset = address as u32 & 0x00ff_ffff;
+                let names = self.program.shared_names.iter().filter(|(_, start)| **start <= offset);
+                let (name, start) = names.max_by_key(|(_, start)| **start).map_or(("shared", 0), |(n, &s)| (n, s));
+                let rank = address >> 24;
+                let of = if rank > 0 { format!(" of CTA rank {rank}") } else { String::new() };
+                (format!("{name}{of}"), u64::from(offset - start))
+            }
+            _ => {
+                let cell = address / 4;
+                (format!("tensor memory lane {} column {}", cell / 512 % 128, cell % 512), 0)
+            }
+        }
+    }
+
+    fn push(&mut self, kind: Kind, actor: &Actor, other: u32, object: Option<String>, message: String, warning: bool) {
+        let pair = (kind, self.program.line_of(actor.pc), other);
+        if !self.reported.insert(pair) {
+            return;
+        }
+        let finding = Finding {
+            kind,
+            warning,
+            kernel: self.program.name.clone(),
+            line: self.program.line_of(actor.pc),
+            ptx: self.program.text_of(actor.pc).to_string(),
+            cta: [0; 3],
+            warp: Some(actor.warp),
+            lanes: actor.lanes,
+            object,
+            message,
+        };
+        self.findings.push((*actor, finding));
+    }
+
+    /// A finding without a second access.
+    pub fn plain(&mut self, kind: Kind, actor: &Actor, message: String, warning: bool) {
+        self.push(kind, actor, 0, None, message, warning);
+    }
+
+    /// A finding about a mbarrier.
+    pub fn barrier(&mut self, kind: Kind, actor: &Actor, address: u32, message: String, warning: bool) {
+        let object = format!("mbarrier {}", self.place(Space::Shared, address.into()));
+        self.push(kind, actor, 0, Some(object), message, warning);
+    }
+
+    /// Two accesses without order.
+    pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64) {
+        let (buffer, offset) = self.locate(access.space, address);
+        let mine = describe(access.usage, access.proxy != Proxy::Generic || access.operation != 0);
+        let other = self.other(before);
+        let hint = match (before.operation != 0, before.write, before.is_complete()) {
+            (true, true, false) => "; nothing observed its completion",
+            (true, true, true) => "; this access does not come behind a wait for its completion",
+            (true, false, _) => "; this access does not come behind a wait for its reads",
+            (false, ..) if access.operation != 0 => "; its issue is not ordered behind that",
+            (false, ..) => "; no synchronisation orders the two",
+        };
+        let message = format!("{mine} of {buffer} + {offset} races with {other}{hint}");
+        let line = self.program.line_of(before.actor.pc);
+        self.push(Kind::Race, actor, line, Some(buffer), message, false);
+    }
+
+    /// A generic write that the asynchronous proxy may not see.
+    pub fn missing_proxy_fence(
+        &mut self,
+        actor: &Actor,
+        access: &Access<'_>,
+        before: &Record,
+        address: u64,
+        by_issuer: bool,
+    ) {
+        let (buffer, offset) = self.locate(access.space, address);
+        let mine = describe(access.usage, true);
+        let other = self.other(before);
+        let line = self.program.line_of(before.actor.pc);
+        let fence = match (access.proxy, access.space) {
+            (Proxy::TensorMap, _) => "fence.proxy.tensormap",
+            (_, Space::Global) => "fence.proxy.async.global",
+            _ => "fence.proxy.async.shared::cta",
+        };
+        let message = if by_issuer {
+            format!(
+                "{mine} of {buffer} + {offset} relies on a proxy fence of another warp than that of {other}: the writer should execute {fence}"
+            )
+        } else {
+            format!("{mine} of {buffer} + {offset} may not see {other}: no {fence} lies between")
+        };
+        self.push(Kind::MissingProxyFence, actor, line, Some(buffer), message, by_issuer);
+    }
+
+    /// The other access in words.
+    fn other(&self, record: &Record) -> String {
+        let usage = if record.write { Use::Write } else { Use::Read };
+        let what = describe(usage, record.operation != 0 || record.asynchronous);
+        let Actor { cta, warp, lanes, pc } = record.actor;
+        let line = self.program.line_of(pc);
+        format!(
+            "the {what} at line {line} `{}` by warp {warp} lanes {lanes:#010x} of CTA rank {cta} in cluster {}",
+            self.program.text_of(pc),
+            record.cluster
+        )
+    }
+}
+
+fn describe(usage: Use, asynchronous: bool) -> String {
+    let what = match usage {
+        Use::Read => "read",
+        Use::Write => "write",
+        Use::Atomic => "atomic",
+    };
+    format!("{}{what}", if asynchronous { "asynchronous " } else { "" })
+}
