@@ -1,6 +1,6 @@
 //! `cargo xtask evidence`: takes over what `bakewell verify --json` proved.
 //!
-//! Input: an object whose key `evidence` lists, per program that ran, its architecture, operation, variant, the digest
+//! Input: an object whose key `programs` lists, per program that ran, its architecture, operation, variant, the digest
 //! of the bytes that ran, whether every case passed, and where. Only bytes that ship can gain evidence.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 
 #[derive(Deserialize)]
 struct Report {
-    evidence: Vec<Run>,
+    programs: Vec<Run>,
 }
 
 /// One program on one device.
@@ -31,10 +31,10 @@ struct Run {
 /// Merges a report into the evidence files.
 pub(crate) fn merge(workspace: &Workspace, report: &Path) -> Result<()> {
     let text = std::fs::read_to_string(report).with_context(|| format!("cannot read {}", report.display()))?;
-    let report: Report = serde_json::from_str(&text).context("the report has no list `evidence` of this form")?;
+    let report: Report = serde_json::from_str(&text).context("the report has no list `programs` of this form")?;
     let (mut added, mut removed) = (0, 0);
     for arch in Arch::ALL {
-        let runs: Vec<Run> = report.evidence.iter().filter(|run| run.arch == arch).cloned().collect();
+        let runs: Vec<Run> = report.programs.iter().filter(|run| run.arch == arch).cloned().collect();
         let Some(manifest) = artifacts::manifest(workspace, arch)? else { continue };
         if let Some(run) = runs.iter().find(|run| !support::ships(&run.record, &manifest)) {
             bail!(
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn the_form_of_verify_is_read() {
         let text = format!(
-            r#"{{"cases": 3, "evidence": [{{"arch": "sm90", "operation": "gqa_decode", "variant": "long", "sha256": "{}",
+            r#"{{"cases": [], "programs": [{{"arch": "sm90", "operation": "gqa_decode", "variant": "long", "sha256": "{}",
                "passed": true, "cases": 3, "evidence": {{"kind": "emulator", "seeds": 16}}}}]}}"#,
             Sha256Hex::of(b"ptx")
         );
         let report: Report = serde_json::from_str(&text).unwrap();
-        assert_eq!(report.evidence[0].record.evidence, Evidence::Emulator { seeds: 16 });
-        assert!(report.evidence[0].passed);
+        assert_eq!(report.programs[0].record.evidence, Evidence::Emulator { seeds: 16 });
+        assert!(report.programs[0].passed);
     }
 
     #[test]
