@@ -29,6 +29,12 @@ pub(crate) fn open(name: DeviceName) -> anyhow::Result<Device> {
     Ok(Device::open(name)?)
 }
 
+/// The device of a name, once for each of `runs` runs.
+pub(crate) fn open_runs(name: DeviceName, runs: u32) -> anyhow::Result<Vec<Device>> {
+    let device = open(name)?;
+    Ok((0..runs).map(|_| device.clone()).collect())
+}
+
 /// A problem from `field=value` pairs: `batch=4,capacity=256,lse=true`. Fields that are not given keep their defaults.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The seam below this crate: the driver calls it makes, as a trait.
 //!
-//! [`real::Api`](crate::real) calls the driver library; `mock::RecordingDriver` records, fails on demand and
+//! `real::Api` calls the driver library; `mock::RecordingDriver` records, fails on demand and
 //! keeps fake memory. Handles are opaque and come from the driver that uses them, so that no safe
 //! code outside this crate can hand a made-up pointer to the library.
 

@@ -1,20 +1,23 @@
 //! `bakewell verify`: every golden case on a device, compared, and what that proves about each program.
+//!
+//! | module | cases of |
+//! |---|---|
+//! | [`gqa_decode`] | grouped-query decode attention |
+
+mod gqa_decode;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use bakewell::program::{Evidence, Sha256Hex};
 use bakewell::{Arch, Device, DeviceName, Operation};
-use bakewell_conformance::compare::{Comparison, compare};
-use bakewell_conformance::gqa_decode::{self, Case, Expected, Golden, Inputs, Outputs, lse_tolerance, out_tolerance};
+use bakewell_conformance::compare::Comparison;
 use serde::Serialize;
 
-use crate::args::{OperationArg, open};
+use crate::args::{OperationArg, open_runs};
 use crate::environment;
 use crate::report::{Report, table};
-
-/// Seed of generated inputs.
-const INPUT_SEED: u64 = 17;
 
 /// Arguments of `verify`.
 #[derive(clap::Args)]
@@ -58,12 +61,44 @@ struct CaseOutcome {
     /// `golden` or `reference`: what the output was compared with.
     against: &'static str,
     program: Option<String>,
-    relative_l2: Option<f64>,
-    max_absolute: Option<f64>,
-    max_relative: Option<f64>,
-    worst: Option<String>,
+    #[serde(skip)]
+    variant: Option<String>,
+    #[serde(flatten)]
+    figures: Option<Figures>,
     /// Why the case failed: an error beyond tolerance, a finding of the checker, an error of the device.
     failure: Option<String>,
+}
+
+/// How far an output is from what is expected.
+#[derive(Serialize)]
+struct Figures {
+    relative_l2: f64,
+    max_absolute: f64,
+    max_relative: f64,
+    worst: Option<String>,
+}
+
+impl Figures {
+    fn of(comparison: &Comparison) -> Figures {
+        Figures {
+            relative_l2: comparison.relative_l2,
+            max_absolute: comparison.max_absolute,
+            max_relative: comparison.max_relative,
+            worst: comparison.worst.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+/// A case of some operation.
+trait Case {
+    /// The case and its program on a device, before anything ran.
+    fn outcome(&self, device: &Device) -> CaseOutcome;
+
+    /// Runs on `device`, again on each of `others` for the same bits, and compares.
+    ///
+    /// # Errors
+    /// The device's or the checker's; runs that differ.
+    fn verify(&self, device: &Device, others: &[Device]) -> anyhow::Result<(Figures, Result<(), String>)>;
 }
 
 /// One program: passed when every case that ran it did.
@@ -80,39 +115,36 @@ struct ProgramOutcome {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
-    let device = open(args.device)?;
-    let mut cases = Vec::new();
+    let devices = open_runs(args.device, args.seeds)?;
+    let (device, others) = devices.split_first().context("seeds: expected at least 1")?;
+    let mut outcomes = Vec::new();
     let mut programs = BTreeMap::new();
     for operation in args.operation.map_or(OperationArg::ALL.to_vec(), |operation| vec![operation]) {
-        match operation {
-            OperationArg::GqaDecode => {
-                for case in gqa_decode_cases(args)? {
-                    let (outcome, plan) = case.verify(&device, args.seeds);
-                    if let Some(decision) = plan.as_ref().and_then(|plan| plan.decision()) {
-                        let variant = bakewell::schedule::Schedule::variant(decision.schedule);
-                        credit(
-                            &mut programs,
-                            &device,
-                            args.seeds,
-                            operation.operation(),
-                            &variant,
-                            outcome.failure.is_none(),
-                        )?;
-                    }
-                    cases.push(outcome);
+        let cases = match operation {
+            OperationArg::GqaDecode => gqa_decode::cases(args)?,
+        };
+        for case in cases {
+            let mut outcome = case.outcome(device);
+            match case.verify(device, others) {
+                Ok((figures, verdict)) => {
+                    outcome.figures = Some(figures);
+                    outcome.failure = verdict.err();
                 }
+                Err(error) => outcome.failure = Some(format!("{error:#}")),
             }
+            credit(&mut programs, device, args.seeds, &outcome)?;
+            outcomes.push(outcome);
         }
     }
-    let gpu = gpu_name(&device);
+    let gpu = gpu_name(device);
     let verification = Verification {
         device: device.name(),
         driver: gpu.as_ref().and_then(|_| environment::driver()),
         name: gpu,
         date: environment::date(),
         runs_per_case: args.seeds,
-        passed: cases.iter().all(|case| case.failure.is_none()),
-        cases,
+        passed: outcomes.iter().all(|case| case.failure.is_none()),
+        cases: outcomes,
         programs: programs.into_values().collect(),
     };
     let failed = !verification.passed;
@@ -129,19 +161,17 @@ fn gpu_name(device: &Device) -> Option<String> {
     devices.into_iter().find(|facts| name == format!("cuda:{}", facts.ordinal)).map(|facts| facts.name)
 }
 
-/// Notes that a program ran a case.
+/// Notes what a case says about its program.
 fn credit(
     programs: &mut BTreeMap<(Operation, String), ProgramOutcome>,
     device: &Device,
     seeds: u32,
-    operation: Operation,
-    variant: &str,
-    passed: bool,
+    case: &CaseOutcome,
 ) -> anyhow::Result<()> {
-    let Some(library) = device.library()? else {
+    let (Some(library), Some(variant)) = (device.library()?, &case.variant) else {
         return Ok(());
     };
-    let Ok(program) = library.program(operation, variant) else {
+    let Ok(program) = library.program(case.operation, variant) else {
         return Ok(());
     };
     let (sha256, evidence) = match gpu_name(device) {
@@ -151,9 +181,9 @@ fn credit(
         }
         None => (&program.record.ptx.sha256, Evidence::Emulator { seeds }),
     };
-    let outcome = programs.entry((operation, variant.to_owned())).or_insert_with(|| ProgramOutcome {
-        operation,
-        variant: variant.to_owned(),
+    let outcome = programs.entry((case.operation, variant.clone())).or_insert_with(|| ProgramOutcome {
+        operation: case.operation,
+        variant: variant.clone(),
         arch: library.arch,
         sha256: sha256.clone(),
         evidence,
@@ -161,109 +191,21 @@ fn credit(
         passed: true,
     });
     outcome.cases += 1;
-    outcome.passed &= passed;
+    outcome.passed &= case.failure.is_none();
     Ok(())
 }
 
-/// One case of grouped-query decode attention.
-struct GqaDecodeCase {
-    name: String,
-    against: &'static str,
-    inputs: Inputs,
-    expected: Expected,
-}
-
-impl GqaDecodeCase {
-    fn from_golden(golden: Golden) -> anyhow::Result<GqaDecodeCase> {
-        // A golden has no log-sum-exp: the reference gives it.
-        let lse = golden.inputs.expected()?.lse;
-        let expected = Expected { lse, ..golden.expected };
-        Ok(GqaDecodeCase { name: golden.name, against: "golden", inputs: golden.inputs, expected })
-    }
-
-    fn generated(case: &Case) -> anyhow::Result<GqaDecodeCase> {
-        let inputs = case.inputs(INPUT_SEED)?;
-        Ok(GqaDecodeCase { name: case.name.clone(), against: "reference", expected: inputs.expected()?, inputs })
-    }
-
-    /// Runs with and without the log-sum-exp, `runs` times each, and compares.
-    fn verify(&self, device: &Device, runs: u32) -> (CaseOutcome, Option<bakewell::gqa_decode::Plan>) {
-        let mut outcome = CaseOutcome {
-            operation: Operation::GqaDecode,
-            case: self.name.clone(),
-            against: self.against,
-            program: None,
-            relative_l2: None,
-            max_absolute: None,
-            max_relative: None,
-            worst: None,
-            failure: None,
-        };
-        let plan = device.plan(&self.inputs.problem).ok();
-        outcome.program = plan.as_ref().and_then(|plan| plan.decision()).map(|decision| decision.program());
-        match self.run(device, runs) {
-            Ok(outputs) => match self.judge(&outputs) {
-                Ok((comparison, verdict)) => {
-                    outcome.relative_l2 = Some(comparison.relative_l2);
-                    outcome.max_absolute = Some(comparison.max_absolute);
-                    outcome.max_relative = Some(comparison.max_relative);
-                    outcome.worst = comparison.worst.as_ref().map(ToString::to_string);
-                    outcome.failure = verdict.err();
-                }
-                Err(error) => outcome.failure = Some(error.to_string()),
-            },
-            Err(failure) => outcome.failure = Some(format!("{failure:#}")),
-        }
-        (outcome, plan)
-    }
-
-    /// The outputs, if every run gave the same bits.
-    fn run(&self, device: &Device, runs: u32) -> anyhow::Result<Outputs> {
-        let mut wanted = self.inputs.clone();
-        wanted.problem.lse = true;
-        let first = gqa_decode::run(device, &wanted)?.outputs;
-        for _ in 1..runs {
-            anyhow::ensure!(gqa_decode::run(device, &wanted)?.outputs == first, "two runs gave different bits");
-        }
-        wanted.problem.lse = false;
-        let without = gqa_decode::run(device, &wanted)?.outputs;
-        anyhow::ensure!(without.out == first.out, "asking for the log-sum-exp changed the bits of the output");
-        Ok(first)
-    }
-
-    /// The comparison of the output, and the verdict on output and log-sum-exp.
-    fn judge(&self, outputs: &Outputs) -> bakewell::Result<(Comparison, Result<(), String>)> {
-        let out = compare(&outputs.out.shape, &outputs.out.to_f64()?, &self.expected.out)?;
-        let mut verdict =
-            out.verdict(&out_tolerance(self.inputs.problem.dtype)).map_err(|reason| format!("out: {reason}"));
-        if let (Ok(()), Some(lse), Some(expected)) = (&verdict, &outputs.lse, &self.expected.lse) {
-            let lse = compare(&lse.shape, &lse.to_f64()?, expected)?;
-            verdict = lse.verdict(&lse_tolerance(&self.inputs)?).map_err(|reason| format!("lse: {reason}"));
-        }
-        Ok((out, verdict))
-    }
-}
-
-/// Goldens, and with the source tree's also the generated cases.
-fn gqa_decode_cases(args: &Args) -> anyhow::Result<Vec<GqaDecodeCase>> {
-    let name = Operation::GqaDecode.name();
-    let (folder, generated) = match &args.cases {
+/// The folder of an operation's goldens, and with the source tree's the file of its generated cases.
+fn folders(args: &Args, operation: Operation) -> anyhow::Result<(PathBuf, Option<PathBuf>)> {
+    let name = operation.name();
+    Ok(match &args.cases {
         Some(folder) if folder.join(name).is_dir() => (folder.join(name), None),
         Some(folder) => (folder.clone(), None),
         None => {
             let tests = tests_folder(name)?;
             (tests.join("golden").join(name), Some(tests.join("cases").join(format!("{name}.json"))))
         }
-    };
-    let mut cases =
-        Golden::load_all(&folder)?.into_iter().map(GqaDecodeCase::from_golden).collect::<Result<Vec<_>, _>>()?;
-    if let Some(text) = generated.and_then(|path| std::fs::read_to_string(path).ok()) {
-        let generated: Vec<Case> = serde_json::from_str(&text)?;
-        for case in &generated {
-            cases.push(GqaDecodeCase::generated(case)?);
-        }
-    }
-    Ok(cases)
+    })
 }
 
 /// The `tests` folder of the source tree: above the current directory, or where this program was built.
@@ -290,16 +232,15 @@ fn render(verification: &Verification) -> String {
             format!("{}/{}", case.operation, case.case),
             case.against.to_owned(),
             case.program.clone().unwrap_or_default(),
-            number(case.relative_l2),
-            number(case.max_absolute),
+            number(case.figures.as_ref().map(|figures| figures.relative_l2)),
+            number(case.figures.as_ref().map(|figures| figures.max_absolute)),
             case.failure.as_ref().map_or("passed".to_owned(), |failure| format!("FAILED: {failure}")),
         ]);
     }
     let failed = verification.cases.iter().filter(|case| case.failure.is_some()).count();
     let name = verification.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     format!(
-        "{rows}\n{} on {}{name}: {} passed, {failed} failed\n",
-        "verify",
+        "{rows}\nverify on {}{name}: {} passed, {failed} failed\n",
         verification.device,
         verification.cases.len() - failed
     )
@@ -308,7 +249,7 @@ fn render(verification: &Verification) -> String {
 #[cfg(test)]
 mod tests {
     use bakewell::gqa_decode::GqaDecode;
-    use bakewell_conformance::gqa_decode::Distribution;
+    use bakewell_conformance::gqa_decode::{Distribution, Inputs};
     use bakewell_conformance::{HostTensor, TensorFile};
 
     use super::*;
