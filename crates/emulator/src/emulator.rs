@@ -587,7 +587,9 @@ impl Run {
         let warps = live.iter().enumerate().map(|(warp, &lanes)| {
             let mask = u32::MAX >> (WARP as u32 - lanes);
             let local = LocalMemory::new(self.program.local_bytes, check);
-            Some(Box::new(Warp::new(rank, warp as u32, mask, self.registers(), local)))
+            let mut warp = Warp::new(rank, warp as u32, mask, self.registers(), local);
+            warp.register_budget = self.program.demands.registers_at_launch().unwrap_or(0);
+            Some(Box::new(warp))
         });
         Cta {
             rank,

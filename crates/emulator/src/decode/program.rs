@@ -55,6 +55,17 @@ pub struct Demands {
     pub ctas_per_sm_least: Option<u32>,
 }
 
+impl Demands {
+    /// Registers of a thread at launch where the kernel fixes them: `.maxnreg`, or the share of a thread when the block size
+    /// and the CTAs per SM are given. Only then does setmaxnreg have an effect.
+    pub fn registers_at_launch(&self) -> Option<u32> {
+        let block = self.block_exact.or(self.block_most)?;
+        let threads: u32 = block.iter().product::<u32>().next_multiple_of(128);
+        let share = |ctas: u32| (65_536 / (threads.max(1) * ctas.max(1)) / 8 * 8).min(255 / 8 * 8);
+        self.registers_most.or_else(|| self.ctas_per_sm_least.map(share))
+    }
+}
+
 /// One kernel with the functions that it calls, ready to run.
 #[derive(Debug, Clone)]
 pub struct Program {

@@ -1,11 +1,11 @@
 //! Named barriers, warp barriers, fences.
 
-use crate::check::Event;
+use crate::check::{Event, Order, ProxyFence, Scope};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::{Op, lanes};
 use crate::finding::Kind;
 use crate::isa::table::Row;
-use crate::machine::{Block, Cluster, Outcome, P, R32, Warp};
+use crate::machine::{Block, Cluster, Outcome, P, R32, WARP, Warp};
 use crate::parse::ast::Instruction;
 
 /// Rows of the family.
@@ -17,6 +17,37 @@ pub static ROWS: &[Row] = &[
     Row::new("barrier {cta} arrive {aligned}", "a, b", decode_bar, "9.7.13.1"),
     Row::new("barrier {cta} red (popc|and|or) {aligned} (u32|pred)", "d, a{, b}, c", decode_bar, "9.7.13.1"),
     Row::new("bar warp sync", "mask", decode_warp, "9.7.13.2"),
+    Row::new("membar {cta|gl|sys}", "", decode_fence, "9.7.13.8"),
+    Row::new("fence {sc|acq_rel|acquire|release} (cta|cluster|gpu|sys)", "", decode_fence, "9.7.13.8"),
+    Row::new(
+        "fence (acquire|release) (sync_restrict::shared::cluster|sync_restrict::shared::cta) cluster",
+        "",
+        decode_fence,
+        "9.7.13.8",
+    ),
+    Row::new("fence mbarrier_init release cluster", "", decode_proxy_fence, "9.7.13.8"),
+    Row::new("fence proxy alias", "", decode_proxy_fence, "9.7.13.8"),
+    Row::new(
+        "fence proxy (async|async::global|async::shared::cta|async::shared::cluster)",
+        "",
+        decode_proxy_fence,
+        "9.7.13.8",
+    ),
+    Row::new("fence proxy async (global|shared::cta|shared::cluster)", "", decode_proxy_fence, "9.7.13.8"),
+    Row::new(
+        "fence proxy async::generic (acquire|release) (sync_restrict::shared::cluster|sync_restrict::shared::cta) cluster",
+        "",
+        decode_proxy_fence,
+        "9.7.13.8",
+    ),
+    Row::new("fence proxy tensormap::generic release (cta|cluster|gpu|sys)", "", decode_proxy_fence, "9.7.13.8"),
+    Row::new(
+        "fence proxy tensormap::generic acquire (cta|cluster|gpu|sys)",
+        "[a], size",
+        decode_proxy_fence,
+        "9.7.13.8",
+    ),
+    Row::new("setmaxnreg (inc|dec) sync aligned u32", "n", decode_registers, "9.7.19.5"),
 ];
 
 /// Result of `bar.red`.
@@ -56,6 +87,23 @@ pub enum BarrierOp {
         id: R32,
         /// Where to.
         reduction: Reduction,
+    },
+    /// Fence between threads.
+    Fence {
+        /// Order and scope.
+        order: Order,
+    },
+    /// Fence between proxies.
+    ProxyFence {
+        /// Which.
+        fence: ProxyFence,
+    },
+    /// `setmaxnreg`
+    Registers {
+        /// Registers for each thread from now on.
+        count: u32,
+        /// `.inc`
+        more: bool,
     },
     /// `bar.warp.sync`
     Warp {
@@ -99,6 +147,46 @@ fn decode_warp(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<O
     Ok(Op::Barrier(BarrierOp::Warp { members }))
 }
 
+fn decode_fence(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let scope = instruction
+        .choose(&[
+            ("cta", Scope::Cta),
+            ("cluster", Scope::Cluster),
+            ("gpu", Scope::Gpu),
+            ("gl", Scope::Gpu),
+            ("sys", Scope::Sys),
+        ])
+        .unwrap_or(Scope::Sys);
+    let order = instruction
+        .choose(&[("acquire", Order::Acquire(scope)), ("release", Order::Release(scope))])
+        .unwrap_or(Order::AcquireRelease(scope));
+    Ok(Op::Barrier(BarrierOp::Fence { order }))
+}
+
+fn decode_proxy_fence(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let has = |part: &str| instruction.modifiers.iter().any(|m| m.contains(part));
+    let fence = if has("mbarrier_init") {
+        ProxyFence::MbarrierInit
+    } else if has("tensormap") {
+        ProxyFence::TensorMap
+    } else if has("global") {
+        ProxyFence::AsyncGlobal
+    } else if has("shared") {
+        ProxyFence::AsyncShared
+    } else {
+        ProxyFence::Async
+    };
+    Ok(Op::Barrier(BarrierOp::ProxyFence { fence }))
+}
+
+fn decode_registers(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let count = decoder.immediate(&instruction.operands[0])?;
+    if !(24..=256).contains(&count) || count % 8 != 0 {
+        return Refusal::invalid(format!("expected a multiple of 8 from 24 to 256, got {count}"));
+    }
+    Ok(Op::Barrier(BarrierOp::Registers { count: count as u32, more: instruction.has("inc") }))
+}
+
 /// Executes a barrier instruction.
 pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp) -> Outcome {
     match *op {
@@ -125,6 +213,15 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp
             }
             Outcome::Next
         }
+        BarrierOp::Fence { order } => {
+            machine.notify(warp, mask, &Event::Fence { order });
+            Outcome::Yield
+        }
+        BarrierOp::ProxyFence { fence } => {
+            machine.notify(warp, mask, &Event::ProxyFence { fence });
+            Outcome::Yield
+        }
+        BarrierOp::Registers { count, more } => set_registers(machine, warp, mask, count, more),
         BarrierOp::Warp { members } => {
             let values = *warp.regs.get::<u32>(members);
             let first = mask.trailing_zeros() as usize;
@@ -143,6 +240,36 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp
             Outcome::Next
         }
     }
+}
+
+/// `setmaxnreg`: takes registers from the pool of the CTA or gives them back. A kernel whose register count is not
+/// fixed has no pool, and the instruction no effect.
+fn set_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, more: bool) -> Outcome {
+    if let Some(outcome) = machine.require_aligned(warp, mask) {
+        return outcome;
+    }
+    if warp.register_budget == 0 {
+        return Outcome::Next;
+    }
+    let now = warp.register_budget;
+    if more && count < now || !more && count > now {
+        let message =
+            format!("setmaxnreg to {count} from {now}: expected {} registers", if more { "more" } else { "fewer" });
+        return machine.fault(Kind::Registers, warp, mask, message);
+    }
+    let cta = &mut machine.ctas[warp.cta as usize];
+    let threads = WARP as u32;
+    if more {
+        let wanted = (count - now) * threads;
+        if cta.register_pool < wanted {
+            return Outcome::Retry(Block::Registers { wanted });
+        }
+        cta.register_pool -= wanted;
+    } else {
+        cta.register_pool += (now - count) * threads;
+    }
+    warp.register_budget = count;
+    Outcome::Yield
 }
 
 /// The warp reaches a named barrier.

@@ -1,5 +1,6 @@
 //! Execution, one file per family: rows of the instruction table, decoding, semantics, tests.
 
+pub mod atomic;
 pub mod barrier;
 pub mod bulk_copy;
 pub mod cluster;
@@ -15,6 +16,7 @@ pub mod mma;
 pub mod moves;
 mod operand_tile;
 mod print;
+pub mod shuffle;
 pub mod tcgen05;
 pub mod tensor_copy;
 pub mod wgmma;
@@ -39,6 +41,10 @@ pub enum Op {
     Control(control::ControlOp),
     /// Loads and stores.
     Memory(memory::MemoryOp),
+    /// atom and red.
+    Atomic(Box<atomic::AtomicOp>),
+    /// Values between lanes.
+    Shuffle(shuffle::ShuffleOp),
     /// Named barriers, warp barriers, fences.
     Barrier(barrier::BarrierOp),
     /// mbarrier.
@@ -68,6 +74,8 @@ pub static ROWS: &[&[Row]] = &[
     moves::ROWS,
     control::ROWS,
     memory::ROWS,
+    atomic::ROWS,
+    shuffle::ROWS,
     barrier::ROWS,
     mbarrier::ROWS,
     bulk_copy::ROWS,
@@ -90,6 +98,8 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
         Op::Move(op) => moves::execute(machine, warp, mask, op),
         Op::Control(op) => control::execute(machine, warp, mask, op),
         Op::Memory(op) => memory::execute(machine, warp, mask, op),
+        Op::Atomic(op) => atomic::execute(machine, warp, mask, op),
+        Op::Shuffle(op) => shuffle::execute(machine, warp, mask, op),
         Op::Barrier(op) => barrier::execute(machine, warp, mask, op),
         Op::Mbarrier(op) => mbarrier::execute(machine, warp, mask, op),
         Op::BulkCopy(op) => bulk_copy::execute(machine, warp, mask, op),
