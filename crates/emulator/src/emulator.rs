@@ -291,6 +291,11 @@ impl Emulator {
         Ok(out)
     }
 
+    /// Makes bytes count as never written; their values stay.
+    pub fn forget(&self, address: u64, bytes: u64) {
+        self.memory().forget(address, bytes);
+    }
+
     /// Whether all of the bytes were written, by the host or by a program.
     pub fn is_initialised(&self, address: u64, bytes: u64) -> bool {
         self.memory().is_initialised(address, bytes)

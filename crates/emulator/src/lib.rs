@@ -16,6 +16,7 @@
 //! | [`async_engine`] | work in flight |
 //! | [`check`] | events and observers |
 //! | [`trace`] | counters |
+//! | [`launch_file`] | launches described in JSON |
 //! | [`layout`] | swizzles, tensor maps, matrix fragments and descriptors |
 //! | [`numerics`] | formats, conversions, approximate functions, dot products |
 //!
@@ -56,6 +57,7 @@ pub mod error;
 pub mod exec;
 pub mod finding;
 pub mod isa;
+pub mod launch_file;
 pub mod layout;
 pub mod machine;
 pub mod memory;

@@ -327,14 +327,20 @@ impl GlobalMemory {
 
     /// Forgets that bytes were written (`discard`), contents kept.
     pub fn forget(&self, address: u64, len: u64) {
-        let Ok((allocation, start)) = self.range(address, len) else {
+        let Ok((allocation, mut offset)) = self.range(address, len) else {
             return;
         };
-        for offset in start..start + len {
+        let end = offset + len;
+        while offset < end {
+            let inside = offset % PAGE_BYTES;
+            let part = (PAGE_BYTES - inside).min(end - offset);
             if let Some(page) = allocation.page(offset) {
-                let inside = (offset % PAGE_BYTES) as usize;
-                page.init[inside / 32].fetch_and(!(1 << (inside % 32)), Relaxed);
+                each_word(inside as usize, part as usize, |index, mask| {
+                    page.init[index].fetch_and(!mask, Relaxed);
+                    true
+                });
             }
+            offset += part;
         }
     }
 
