@@ -67,6 +67,8 @@ struct CaseOutcome {
     figures: Option<Figures>,
     /// Why the case failed: an error beyond tolerance, a finding of the checker, an error of the device.
     failure: Option<String>,
+    /// Why the case was not run: its shape is not among those compiled for the architecture.
+    skipped: Option<String>,
 }
 
 /// How far an output is from what is expected.
@@ -125,12 +127,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         };
         for case in cases {
             let mut outcome = case.outcome(device);
-            match case.verify(device, others) {
-                Ok((figures, verdict)) => {
-                    outcome.figures = Some(figures);
-                    outcome.failure = verdict.err();
+            if outcome.skipped.is_none() {
+                match case.verify(device, others) {
+                    Ok((figures, verdict)) => {
+                        outcome.figures = Some(figures);
+                        outcome.failure = verdict.err();
+                    }
+                    Err(error) => outcome.failure = Some(format!("{error:#}")),
                 }
-                Err(error) => outcome.failure = Some(format!("{error:#}")),
             }
             credit(&mut programs, device, args.seeds, &outcome)?;
             outcomes.push(outcome);
@@ -234,16 +238,19 @@ fn render(verification: &Verification) -> String {
             case.program.clone().unwrap_or_default(),
             number(case.figures.as_ref().map(|figures| figures.relative_l2)),
             number(case.figures.as_ref().map(|figures| figures.max_absolute)),
-            case.failure.as_ref().map_or("passed".to_owned(), |failure| format!("FAILED: {failure}")),
+            match (&case.failure, &case.skipped) {
+                (Some(failure), _) => format!("FAILED: {failure}"),
+                (None, Some(reason)) => format!("skipped: {reason}"),
+                (None, None) => "passed".to_owned(),
+            },
         ]);
     }
     let failed = verification.cases.iter().filter(|case| case.failure.is_some()).count();
+    let skipped = verification.cases.iter().filter(|case| case.skipped.is_some()).count();
+    let passed = verification.cases.len() - failed - skipped;
     let name = verification.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
-    format!(
-        "{rows}\nverify on {}{name}: {} passed, {failed} failed\n",
-        verification.device,
-        verification.cases.len() - failed
-    )
+    let device = &verification.device;
+    format!("{rows}\nverify on {device}{name}: {passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
 #[cfg(test)]
@@ -281,7 +288,7 @@ mod tests {
         let (good, wrong) = (golden_folder("good", 0.0), golden_folder("wrong", 0.1));
         let report = verify(&good, false);
         assert!(
-            !report.failed && report.text.ends_with("verify on reference: 1 passed, 0 failed\n"),
+            !report.failed && report.text.ends_with("verify on reference: 1 passed, 0 failed, 0 skipped\n"),
             "{}",
             report.text
         );
