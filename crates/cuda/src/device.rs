@@ -26,7 +26,7 @@ pub struct DeviceFacts {
     pub l2_bytes: u64,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Highest SM clock in kHz.
+    /// Highest SM clock in kHz; like the next two, 0 where the driver does not tell.
     pub sm_clock_khz: u32,
     /// Highest memory clock in kHz.
     pub memory_clock_khz: u32,
@@ -89,9 +89,10 @@ fn facts(driver: &dyn Driver, ordinal: u32) -> Result<(DeviceHandle, DeviceFacts
             sm_count: number(DeviceAttribute::SmCount)?,
             l2_bytes: u64::from(number(DeviceAttribute::L2Bytes)?),
             memory_bytes: driver.device_total_memory(device)?,
-            sm_clock_khz: number(DeviceAttribute::SmClockKhz)?,
-            memory_clock_khz: number(DeviceAttribute::MemoryClockKhz)?,
-            memory_bus_bits: number(DeviceAttribute::MemoryBusBits)?,
+            // For people only: a driver that no longer tells is no reason not to use its device.
+            sm_clock_khz: number(DeviceAttribute::SmClockKhz).unwrap_or(0),
+            memory_clock_khz: number(DeviceAttribute::MemoryClockKhz).unwrap_or(0),
+            memory_bus_bits: number(DeviceAttribute::MemoryBusBits).unwrap_or(0),
         };
         Ok(Some((device, facts)))
     };

@@ -64,6 +64,30 @@ fn every_failing_call_gives_a_typed_error_restores_the_context_and_leaks_nothing
 }
 
 #[test]
+fn opening_survives_what_is_only_told_to_people_and_leaks_nothing_otherwise() {
+    let mut survived = Vec::new();
+    for n in 0.. {
+        let driver = two_devices();
+        driver.fail_after(n, 999);
+        let outcome = CudaRuntime::with_driver(driver.clone(), 0);
+        if driver.take_pending_failure() {
+            break;
+        }
+        let failed = driver.take_calls()[n].clone();
+        match outcome {
+            Ok(runtime) => {
+                drop(runtime);
+                survived.push(failed);
+            }
+            Err(error) => assert!(matches!(error, Error::Driver { code: 999, .. }), "{failed}: {error}"),
+        }
+        assert_eq!(driver.alive(), Alive::default(), "{failed}");
+    }
+    let told = ["SmClockKhz", "MemoryClockKhz", "MemoryBusBits"];
+    assert_eq!(survived, told.map(|attribute| format!("cuDeviceGetAttribute({attribute})")));
+}
+
+#[test]
 fn the_program_is_named_where_one_is_concerned() {
     let driver = two_devices();
     let runtime = open(&driver, 0);
