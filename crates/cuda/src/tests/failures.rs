@@ -77,7 +77,7 @@ fn opening_survives_what_is_only_told_to_people_and_leaks_nothing_otherwise() {
         match outcome {
             Ok(runtime) => {
                 drop(runtime);
-                survived.push(failed);
+                survived.push(failed.clone());
             }
             Err(error) => assert!(matches!(error, Error::Driver { code: 999, .. }), "{failed}: {error}"),
         }
