@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use bakewell_core::Arch;
 use bakewell_core::program::{EvidenceFile, Manifest, ProgramRecord};
 
+use crate::compile::Compiled;
 use crate::workspace::{Workspace, file_stem};
 
 /// Level of the committed files.
@@ -50,17 +51,27 @@ pub(crate) fn file_name(record: &ProgramRecord, form: &str) -> String {
     format!("{}.{form}.zst", file_stem(record.operation, &record.variant))
 }
 
-/// Writes one compressed form of a program.
-pub(crate) fn write_program(
-    workspace: &Workspace,
-    arch: Arch,
-    record: &ProgramRecord,
-    form: &str,
-    bytes: &[u8],
-) -> Result<()> {
-    let folder = workspace.programs(arch);
-    std::fs::create_dir_all(&folder)?;
-    write_if_changed(&folder.join(file_name(record, form)), &zstd::encode_all(bytes, ZSTD_LEVEL)?)
+/// The committed forms of a program. Compressed beside the compilation, so that writing all of them is quick.
+pub(crate) struct Packed {
+    forms: [Vec<u8>; FORMS.len()],
+}
+
+impl Packed {
+    /// Compresses PTX and cubin.
+    pub(crate) fn of(compiled: Compiled) -> Result<Packed> {
+        let pack = |bytes: &[u8]| zstd::encode_all(bytes, ZSTD_LEVEL);
+        Ok(Packed { forms: [pack(&compiled.ptx)?, pack(&compiled.cubin)?] })
+    }
+
+    /// Writes both files.
+    pub(crate) fn write(&self, workspace: &Workspace, arch: Arch, record: &ProgramRecord) -> Result<()> {
+        let folder = workspace.programs(arch);
+        std::fs::create_dir_all(&folder)?;
+        for (form, bytes) in FORMS.into_iter().zip(&self.forms) {
+            write_if_changed(&folder.join(file_name(record, form)), bytes)?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads one form of a program, decompressed.

@@ -13,7 +13,10 @@ use crate::compile::{self, Compiled};
 use crate::sources::{self, Closure};
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::{self, ARCHITECTURES, Unit, Workspace};
-use crate::{artifacts, check};
+use crate::{
+    artifacts::{self, Packed},
+    check,
+};
 
 /// Which programs to build.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +46,10 @@ pub(crate) fn build(workspace: &Workspace, selection: &Selection, jobs: usize, f
         let units = workspace::units(architecture);
         let old = artifacts::manifest(workspace, architecture.arch)?.map(|manifest| manifest.programs);
         let mut records = old.unwrap_or_default();
-        records.retain(|record| units.iter().any(|unit| is_of(record, unit)));
+        records.retain(|record| units.iter().any(|unit| check::is_of(record, unit)));
         for unit in units.into_iter().filter(|unit| selection.takes(unit)) {
             let closure = sources::closure(workspace, &unit).with_context(|| unit.name())?;
-            let record = records.iter().find(|record| is_of(record, &unit));
+            let record = records.iter().find(|record| check::is_of(record, &unit));
             if force || !record.is_some_and(|record| is_current(workspace, &unit, &closure, record)) {
                 stale.push((unit, closure));
             }
@@ -58,14 +61,13 @@ pub(crate) fn build(workspace: &Workspace, selection: &Selection, jobs: usize, f
     let mut failures = Vec::new();
     if total > 0 {
         let toolchain = toolchain::ensure(workspace)?;
-        let (compiled, failed) = compile_all(workspace, &toolchain, stale, jobs);
+        let (compiled, failed) = compile_all(workspace, &toolchain, stale, jobs, Packed::of);
         failures = failed;
-        for (unit, record, compiled) in compiled {
-            artifacts::write_program(workspace, unit.arch, &record, "ptx", &compiled.ptx)?;
-            artifacts::write_program(workspace, unit.arch, &record, "cubin", &compiled.cubin)?;
+        for (unit, record, packed) in compiled {
+            packed.write(workspace, unit.arch, &record)?;
             let manifest = manifests.iter_mut().find(|manifest| manifest.arch == unit.arch);
             let records = &mut manifest.context("a unit of an architecture that was not selected")?.programs;
-            records.retain(|old| !is_of(old, &unit));
+            records.retain(|old| !check::is_of(old, &unit));
             records.push(record);
         }
     }
@@ -81,25 +83,22 @@ pub(crate) fn build(workspace: &Workspace, selection: &Selection, jobs: usize, f
     Ok(())
 }
 
-fn is_of(record: &ProgramRecord, unit: &Unit) -> bool {
-    record.operation == unit.operation && record.variant == unit.variant
-}
-
 /// The record describes these sources and the files are those it describes.
 fn is_current(workspace: &Workspace, unit: &Unit, closure: &Closure, record: &ProgramRecord) -> bool {
     record.closure == closure.digest && check::embedded::bytes(workspace, unit.arch, record).is_empty()
 }
 
-/// A unit, its record and its bytes.
-pub(crate) type Done = (Unit, ProgramRecord, Compiled);
+/// A unit, its record, and what the caller made of its bytes.
+pub(crate) type Done<T> = (Unit, ProgramRecord, T);
 
-/// Compiles units on `jobs` threads: what succeeded, and a message for each failure.
-pub(crate) fn compile_all(
+/// Compiles units on `jobs` threads and lets `finish` take each result: what succeeded, and a message for each failure.
+pub(crate) fn compile_all<T: Send>(
     workspace: &Workspace,
     toolchain: &Toolchain,
     work: Vec<(Unit, Closure)>,
     jobs: usize,
-) -> (Vec<Done>, Vec<String>) {
+    finish: impl Fn(Compiled) -> Result<T> + Sync,
+) -> (Vec<Done<T>>, Vec<String>) {
     let bar = ProgressBar::new(work.len() as u64).with_style(
         ProgressStyle::with_template("{spinner} programs {bar:30} {pos}/{len} {eta} {wide_msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
@@ -111,10 +110,12 @@ pub(crate) fn compile_all(
             scope.spawn(|| {
                 while let Some((unit, closure)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
                     bar.set_message(unit.name());
-                    let result = build_one(workspace, toolchain, unit, closure).with_context(|| unit.name());
+                    let result = build_one(workspace, toolchain, unit, closure)
+                        .and_then(|(record, compiled)| Ok((unit.clone(), record, finish(compiled)?)))
+                        .with_context(|| unit.name());
                     bar.inc(1);
                     let mut results = results.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    results.push(result.map(|(record, compiled)| (unit.clone(), record, compiled)));
+                    results.push(result);
                 }
             });
         }

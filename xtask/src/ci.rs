@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, jobs: usize) -> Result<()> {
         ),
         ("documentation", Box::new(|| documentation(workspace))),
         ("tidy", Box::new(|| tidy::run(workspace).map(|()| Outcome::Passed))),
-        ("programs", Box::new(|| check::run(workspace, false, jobs).map(|()| Outcome::Passed))),
+        ("programs", Box::new(|| check::run(workspace, None, false, jobs).map(|()| Outcome::Passed))),
         ("programs, rebuilt", Box::new(|| rebuild(workspace, jobs))),
         ("features", Box::new(|| features(workspace))),
         ("targets", Box::new(|| targets(workspace))),
@@ -116,7 +116,7 @@ fn rebuild(workspace: &Workspace, jobs: usize) -> Result<Outcome> {
     if let Err(error) = crate::toolchain::ensure(workspace) {
         return Ok(Outcome::NotChecked(format!("the kernel compiler cannot be provisioned: {error:#}")));
     }
-    check::run(workspace, true, jobs).map(|()| Outcome::Passed)
+    check::run(workspace, None, true, jobs).map(|()| Outcome::Passed)
 }
 
 fn features(workspace: &Workspace) -> Result<Outcome> {

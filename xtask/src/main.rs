@@ -71,6 +71,9 @@ enum Command {
     },
     /// Prove that the shipped programs are those of the sources and schedules
     Check {
+        /// Only this architecture: sm90, sm100, ...
+        #[arg(long, value_parser = parse_arch)]
+        arch: Option<Arch>,
         /// Also compile everything again and compare every byte
         #[arg(long)]
         rebuild: bool,
@@ -145,7 +148,7 @@ fn run(command: Command) -> Result<()> {
             let selection = Selection { arch, operation: op, variant: variant_filter };
             build::build(&workspace, &selection, jobs.count(), force)
         }
-        Command::Check { rebuild, jobs } => check::run(&workspace, rebuild, jobs.count()),
+        Command::Check { arch, rebuild, jobs } => check::run(&workspace, arch, rebuild, jobs.count()),
         Command::Evidence { from } => evidence::merge(&workspace, &from),
         Command::Docs => docs::write(&workspace),
         Command::Tidy => tidy::run(&workspace),

@@ -28,7 +28,10 @@ pub(crate) fn findings(ptx: &str) -> Vec<String> {
         }
         for address in instruction.operands.iter().filter_map(|operand| operand.strip_prefix('[')) {
             let base = address.split(['+', ']', ',']).next().unwrap_or_default().trim();
-            walk.wide(base);
+            // Shared and tensor memory have 32-bit addresses.
+            if base.starts_with("%rd") {
+                walk.wide(base);
+            }
         }
     }
     walk.found
@@ -204,6 +207,10 @@ impl<'p> Walk<'p> {
             match definition.opcode[0].as_str() {
                 // A mask keeps low bits, which wrapping does not change.
                 "and" if self.bound(definition.source(1)) < UNBOUNDED => {}
+                // x / y * y, which is how a remainder is made, stays within x.
+                "mul" if self.is_quotient_of(definition.source(0), definition.source(1)) => {
+                    self.narrow(definition.source(0), limit);
+                }
                 "mul" | "mad" | "shl" if self.product(definition) > limit => {
                     self.found.insert(definition.text.clone());
                 }
@@ -216,6 +223,13 @@ impl<'p> Walk<'p> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether every definition of a register divides by `divisor`.
+    fn is_quotient_of(&self, register: &str, divisor: &str) -> bool {
+        let mut definitions = self.program.definitions(register).peekable();
+        definitions.peek().is_some()
+            && definitions.all(|definition| definition.is("div") && definition.source(1) == divisor)
     }
 
     /// Magnitude of the product that a `mul`, `mad` or `shl` computes, before it wraps.
@@ -286,6 +300,11 @@ impl<'p> Walk<'p> {
             "min" | "max" => source(0).max(source(1)),
             "div" => source(0) / constant(instruction.source(1)).unwrap_or(1).max(1),
             "rem" => source(0).min(source(1).saturating_sub(1)),
+            // Inserts `len` bits of a at `pos` into b.
+            "bfi" => {
+                let (pos, len) = (source(2).min(63), source(3).min(63));
+                source(1) | ((1u64 << len) - 1).checked_shl(pos as u32).unwrap_or(u64::MAX)
+            }
             "clz" | "popc" => 64,
             _ => u64::MAX,
         }
@@ -319,6 +338,18 @@ mod tests {
         );
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("mul.lo.s32 %r3, %r1, %r2"), "{found:?}");
+    }
+
+    #[test]
+    fn remainders_are_no_products() {
+        let body = |divisor: &str| {
+            format!(
+                "ld.param.b32 %r1, [k_1];\nld.param.b32 %r2, [k_2];\ndiv.u32 %r3, %r1, %r2;\nmul.lo.s32 %r4, %r3, {divisor};\n\
+                 sub.s32 %r5, %r1, %r4;\nmul.wide.u32 %rd1, %r5, 4;\nadd.s64 %rd2, %rd9, %rd1;\nld.global.f32 %f1, [%rd2];"
+            )
+        };
+        assert_eq!(scan(&body("%r2")), Vec::<String>::new());
+        assert_eq!(scan(&body("%r1")).len(), 1, "another factor is a product");
     }
 
     #[test]

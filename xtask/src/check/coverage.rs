@@ -3,6 +3,7 @@
 use bakewell_core::program::{Manifest, ProgramRecord};
 use bakewell_core::{Arch, Operation};
 
+use super::is_of;
 use crate::workspace::{Unit, Workspace};
 use crate::{sources, toolchain};
 
@@ -17,8 +18,6 @@ pub(crate) fn promises(arch: Arch, units: &[Unit], manifest: &Manifest) -> Vec<S
             found.push(format!("{arch}: {operation} is promised but has no schedule"));
         }
     }
-    let is_of =
-        |record: &ProgramRecord, unit: &Unit| record.operation == unit.operation && record.variant == unit.variant;
     for unit in units {
         if !manifest.programs.iter().any(|record| is_of(record, unit)) {
             found.push(format!("{}: the schedule has no program; run `cargo xtask build`", unit.name()));

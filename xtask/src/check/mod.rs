@@ -13,24 +13,26 @@ mod rebuild;
 mod tests;
 
 use anyhow::{Result, bail};
-use bakewell_core::Architecture;
 use bakewell_core::program::ProgramRecord;
+use bakewell_core::{Arch, Architecture};
 
 use crate::artifacts;
 use crate::resources;
 use crate::workspace::{self, ARCHITECTURES, Unit, Workspace};
 
-/// Runs every check and prints each finding.
-pub(crate) fn run(workspace: &Workspace, with_rebuild: bool, jobs: usize) -> Result<()> {
+/// Runs every check on one architecture or all of them, and prints each finding.
+pub(crate) fn run(workspace: &Workspace, arch: Option<Arch>, with_rebuild: bool, jobs: usize) -> Result<()> {
+    let architectures: Vec<&Architecture> =
+        ARCHITECTURES.into_iter().filter(|architecture| arch.is_none_or(|arch| arch == architecture.arch)).collect();
     let mut findings = Vec::new();
     let mut programs = 0;
-    for architecture in ARCHITECTURES {
+    for architecture in &architectures {
         let (count, found) = architecture_findings(workspace, architecture)?;
         programs += count;
         findings.extend(found);
     }
     if with_rebuild && findings.is_empty() {
-        findings.extend(rebuild::findings(workspace, jobs)?.into_iter().map(|finding| (None, finding)));
+        findings.extend(rebuild::findings(workspace, &architectures, jobs)?.into_iter().map(|finding| (None, finding)));
     }
     for line in grouped(&findings) {
         eprintln!("{line}");
@@ -39,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, with_rebuild: bool, jobs: usize) -> Res
         bail!("{} findings on {programs} programs", findings.len());
     }
     let rebuilt = if with_rebuild { ", rebuilt byte for byte" } else { "" };
-    println!("{programs} programs of {} architectures checked{rebuilt}", ARCHITECTURES.len());
+    println!("{programs} programs of {} architectures checked{rebuilt}", architectures.len());
     Ok(())
 }
 
@@ -78,13 +80,17 @@ fn architecture_findings(workspace: &Workspace, architecture: &Architecture) -> 
     ];
     let mut findings: Vec<Finding> = whole.concat().into_iter().map(|finding| (None, finding)).collect();
     for unit in &units {
-        let record = manifest.programs.iter().find(|record| record.variant == unit.variant);
-        if let Some(record) = record.filter(|record| record.operation == unit.operation) {
+        if let Some(record) = manifest.programs.iter().find(|record| is_of(record, unit)) {
             let found = program_findings(workspace, unit, record);
             findings.extend(found.into_iter().map(|finding| (Some(unit.name()), finding)));
         }
     }
     Ok((manifest.programs.len(), findings))
+}
+
+/// Whether a record is that of a unit of the same architecture.
+pub(crate) fn is_of(record: &ProgramRecord, unit: &Unit) -> bool {
+    record.operation == unit.operation && record.variant == unit.variant
 }
 
 /// Findings on one program: sources, bytes, and when the bytes are readable, what they say.

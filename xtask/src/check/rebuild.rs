@@ -1,25 +1,23 @@
 //! The same bytes again: compiles every unit and compares with what ships.
 
 use anyhow::{Context, Result};
+use bakewell_core::Architecture;
 
-use crate::workspace::{self, ARCHITECTURES, Workspace};
+use crate::workspace::{self, Workspace};
 use crate::{artifacts, build, sources, toolchain};
 
 /// Differences between the records of a fresh build and those of the manifests.
-pub(crate) fn findings(workspace: &Workspace, jobs: usize) -> Result<Vec<String>> {
+pub(crate) fn findings(workspace: &Workspace, architectures: &[&Architecture], jobs: usize) -> Result<Vec<String>> {
     let toolchain = toolchain::ensure(workspace)?;
     let mut units = Vec::new();
-    for unit in ARCHITECTURES.into_iter().flat_map(workspace::units) {
+    for unit in architectures.iter().copied().flat_map(workspace::units) {
         let closure = sources::closure(workspace, &unit)?;
         units.push((unit, closure));
     }
-    let (programs, mut findings) = build::compile_all(workspace, &toolchain, units, jobs);
+    let (programs, mut findings) = build::compile_all(workspace, &toolchain, units, jobs, |_| Ok(()));
     for (unit, rebuilt, _) in programs {
         let manifest = artifacts::manifest(workspace, unit.arch)?.context("the manifest disappeared")?;
-        let shipped = manifest
-            .programs
-            .into_iter()
-            .find(|record| record.operation == unit.operation && record.variant == unit.variant);
+        let shipped = manifest.programs.into_iter().find(|record| super::is_of(record, &unit));
         match shipped {
             None => findings.push(format!("{}: compiles but does not ship", unit.name())),
             Some(shipped) if shipped != rebuilt => {
