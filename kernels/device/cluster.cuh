@@ -1,5 +1,7 @@
-// Clusters: rank and size, the cluster barrier, stores to the shared memory of a peer.
+// Clusters: rank and size, the cluster barrier, asynchronous stores to the shared memory of a peer.
 #pragma once
+
+#include "mbarrier.cuh"
 
 #include <cstdint>
 #include <cuda/ptx>
@@ -18,15 +20,14 @@ __device__ inline uint32_t cluster_size() { return cuda::ptx::get_sreg_cluster_n
 // PTX: barrier.cluster.arrive.relaxed.aligned
 __device__ inline void cluster_arrive_relaxed() { cuda::ptx::barrier_cluster_arrive(cuda::ptx::sem_relaxed); }
 
-// First half of the cluster barrier, publishing earlier stores. PTX: barrier.cluster.arrive.release.aligned
-__device__ inline void cluster_arrive_release() { cuda::ptx::barrier_cluster_arrive(cuda::ptx::sem_release); }
-
 // Second half. PTX: barrier.cluster.wait.acquire.aligned
 __device__ inline void cluster_wait() { cuda::ptx::barrier_cluster_wait(cuda::ptx::sem_acquire); }
 
 // An address in the shared memory of one CTA of the cluster.
 template <class T>
 class PeerPointer {
+    template <class U>
+    friend class PeerPointer;
     uint32_t address;
 
   public:
@@ -36,16 +37,20 @@ class PeerPointer {
         asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own), "r"(rank));
     }
 
-    // PTX: st.shared::cluster.v4.f32
-    __device__ void store(float4 value) const {
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x), "f"(value.y),
-                     "f"(value.z), "f"(value.w)
+    // Stores without waiting; `barrier`, in the same CTA as this address, counts 16 bytes.
+    // PTX: st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32
+    __device__ void store(float4 value, PeerPointer<Mbarrier> barrier) const {
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                         address),
+                     "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier.address)
                      : "memory");
     }
 
-    // PTX: st.shared::cluster.v2.f32
-    __device__ void store(float2 value) const {
-        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(value.x), "f"(value.y)
+    // The same for 8 bytes. PTX: st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32
+    __device__ void store(float2 value, PeerPointer<Mbarrier> barrier) const {
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                         address),
+                     "f"(value.x), "f"(value.y), "r"(barrier.address)
                      : "memory");
     }
 };

@@ -28,6 +28,13 @@ struct Mbarrier {
         while (!cuda::ptx::mbarrier_try_wait_parity(&word, parity)) {
         }
     }
+
+    // The same where other CTAs of the cluster signal the barrier.
+    // PTX: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64
+    __device__ void wait_cluster(uint32_t parity) {
+        while (!cuda::ptx::mbarrier_try_wait_parity(cuda::ptx::sem_acquire, cuda::ptx::scope_cluster, &word, parity)) {
+        }
+    }
 };
 
 // Makes barrier initialisation visible to the copy engine and to the CTAs of the cluster, once followed by a barrier

@@ -19,6 +19,13 @@ __device__ inline float exp2_approx(float x) {
     return y;
 }
 
+// PTX: rcp.approx.ftz.f32 (within 1 ulp)
+__device__ inline float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 constexpr float ln_2 = 0.693147180559945309f;
 
 struct Partial {

@@ -95,6 +95,18 @@ struct BlockAttention {
         return values;
     }
 
+    // Zeros for the keys that do not count.
+    template <class Live>
+    __device__ void clear_values(Values& values, Live live) const {
+        for (int i = 0; i < 4; ++i) {
+            if (!live(value_slot(i))) {
+                for (auto& vector : values.key[i]) {
+                    vector = make_uint4(0, 0, 0, 0);
+                }
+            }
+        }
+    }
+
     // Raw products; -inf where live(slot) is false.
     template <class Live>
     __device__ void score(const Keys& keys, Live live, Scores& scores) const {
@@ -179,25 +191,25 @@ struct BlockAttention {
 
     // This warp's partial result to shared memory.
     __device__ void store(WarpPartials<S>& partials, int warp) const {
+        float total[2] = {sum[0], sum[1]};
+        for (int distance = 4; distance < 32; distance *= 2) {
+            total[0] += __shfl_xor_sync(full_warp, total[0], distance);
+            total[1] += __shfl_xor_sync(full_warp, total[1], distance);
+        }
         for (int head = 0; head < 2; ++head) {
-            float total = sum[head];
-            for (int distance = 4; distance < 32; distance *= 2) {
-                total += __shfl_xor_sync(full_warp, total, distance);
-            }
             const int column = 2 * lane.pair + head;
-            if (column >= group_size) {
-                continue;
-            }
-            if (lane.group == 0) {
-                partials.reference[warp][column] = reference[head];
-                partials.sum[warp][column] = total;
-            }
-            float4* row = reinterpret_cast<float4*>(partials.out[warp][column]);
-            for (int j = 0; j < value_vectors; ++j) {
-                const auto& t = &out[4 * j];
-                const int vector = (8 * j + lane.group) * (vector_elements / 4);
-                row[vector] = make_float4(t[0][head], t[0][head + 2], t[1][head], t[1][head + 2]);
-                row[vector + 1] = make_float4(t[2][head], t[2][head + 2], t[3][head], t[3][head + 2]);
+            if (column < group_size) {
+                if (lane.group == 0) {
+                    partials.reference[warp][column] = reference[head];
+                    partials.sum[warp][column] = total[head];
+                }
+                float4* row = reinterpret_cast<float4*>(partials.out[warp][column]);
+                for (int j = 0; j < value_vectors; ++j) {
+                    const auto& t = &out[4 * j];
+                    const int vector = (8 * j + lane.group) * (vector_elements / 4);
+                    row[vector] = make_float4(t[0][head], t[0][head + 2], t[1][head], t[1][head + 2]);
+                    row[vector + 1] = make_float4(t[2][head], t[2][head + 2], t[3][head], t[3][head + 2]);
+                }
             }
         }
     }

@@ -2,8 +2,8 @@
 //
 //   out[b, h] = softmax_t(scale * q[b, h] . K[b, h / group, t]) . V[b, h / group, t],  t < sequence_lengths[b]
 //
-// The tiles of a request are divided evenly over its splits, by its length. A split without tiles gives the empty
-// partial. All query heads of a KV head are computed together, so that each byte of the cache is read once.
+// Split s has tiles s, s + splits, ... of the request. A split without tiles gives the empty partial. All query heads
+// of a KV head are computed together, so that each byte of the cache is read once.
 //
 //   producer      | init ring | K0 V0 K1 V1 ... as slots become free                     |
 //   consumer w    | load q    | scores K0 | weights | output V0 | scores K1 | ...        | store partial |
@@ -57,28 +57,16 @@ struct SharedMap {
     alignas(16) MergeMap<S> merge;
 };
 
-// Tiles [begin, end) of the request.
-struct TileRange {
-    uint32_t begin;
-    uint32_t end;
-
-    static __device__ TileRange of(const Params& params, Work<S> work, int32_t length) {
-        const uint64_t tiles = (static_cast<uint32_t>(length) + S::tile_keys - 1) / S::tile_keys;
-        return {static_cast<uint32_t>(tiles * work.split / params.splits),
-                static_cast<uint32_t>(tiles * (work.split + 1) / params.splits)};
-    }
-};
-
 // Keys of a tile below the length.
 __device__ int live_keys(uint32_t tile, int32_t length) {
     const int64_t rest = length - static_cast<int64_t>(tile) * S::tile_keys;
     return rest < S::tile_keys ? static_cast<int>(rest) : S::tile_keys;
 }
 
-__device__ void load(const Params& params, Work<S> work, TileRange tiles, int32_t length,
+__device__ void load(const Params& params, Work<S> work, uint32_t tiles, int32_t length,
                      typename Ring<Tile, S::stages>::Producer ring, int lane) {
     const char* planes[2] = {work.keys(params), work.values(params)};
-    for (uint32_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    for (uint32_t tile = work.split; tile < tiles; tile += params.splits) {
         // Rows past the length are not copied, so nothing past the capacity is touched.
         const int keys = live_keys(tile, length);
         const int first = lane * Tile::strip_keys;
@@ -131,11 +119,11 @@ __device__ void attend(BlockAttention<S>& attention, typename Ring<Tile, S::stag
     ring.release(lane);
 }
 
-__device__ void consume(const Params& params, Work<S> work, TileRange tiles, int32_t length,
+__device__ void consume(const Params& params, Work<S> work, uint32_t tiles, int32_t length,
                         typename Ring<Tile, S::stages>::Consumer ring, WarpPartials<S>& partials, uint32_t warp,
                         int lane) {
     BlockAttention<S> attention(params, work, lane);
-    for (uint32_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    for (uint32_t tile = work.split; tile < tiles; tile += params.splits) {
         const int keys = live_keys(tile, length);
         if (keys == S::tile_keys) {
             attend<false>(attention, ring, keys, warp, lane);
@@ -164,18 +152,20 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     const uint32_t warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
 
-    // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
-    cluster_arrive_relaxed();
     if (role_of(warp) == Role::producer && lane == 0) {
         shared.ring.init(S::consumer_warps);
+        shared.merge.init();
     }
+    __syncwarp();
+    // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
+    cluster_arrive_relaxed();
     if constexpr (S::pdl) {
         launch_dependents();
         wait_for_prerequisites();
     }
     const int32_t length = params.sequence_lengths[work.request];
     __syncthreads();
-    const TileRange tiles = TileRange::of(params, work, length);
+    const uint32_t tiles = (static_cast<uint32_t>(length) + S::tile_keys - 1) / S::tile_keys;
     switch (role_of(warp)) {
     case Role::producer:
         load(params, work, tiles, length, typename Ring<Tile, S::stages>::Producer(shared.ring), lane);

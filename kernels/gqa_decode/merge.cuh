@@ -1,8 +1,8 @@
 // From partial results to the output row: warps of a CTA, then CTAs of a cluster, then clusters.
 //
 //   warps     shared memory, in warp order
-//   cluster   every CTA pushes slice r of its partial to CTA r; one cluster barrier; CTA r merges the slices in rank
-//             order
+//   cluster   every CTA sends slice r of its partial to CTA r by asynchronous stores that CTA r's barrier counts;
+//             CTA r merges the slices in rank order
 //   clusters  partials in global memory; the CTA that arrives last merges them in split order
 // Each level runs only where it has more than one part. The order is fixed, so the result does not depend on timing.
 #pragma once
@@ -10,6 +10,7 @@
 #include "../device/cluster.cuh"
 #include "../device/completion_counter.cuh"
 #include "../device/element.cuh"
+#include "../device/mbarrier.cuh"
 #include "../device/softmax.cuh"
 #include "work.cuh"
 
@@ -38,8 +39,19 @@ struct MergeMap {
     WarpPartials<S> warps;
     float4 received_out[vectors];                     // [rank][vectors / cluster size]
     Weight received_weight[max_cluster][S::group_size]; // [rank][head]
+    Mbarrier received;                                  // counts the bytes of both
     uint32_t last;
     static_assert(vectors % max_cluster == 0, "every CTA of a cluster merges whole vectors");
+    static_assert(head_vectors >= max_cluster, "a head has a thread for every peer");
+
+    // One thread, before the cluster barrier after which peers may send.
+    __device__ void init() {
+        if (cluster_size() > 1) {
+            received.init(1);
+            fence_mbarrier_init();
+            received.arrive_expect(sizeof(received_out) + cluster_size() * sizeof(received_weight[0]));
+        }
+    }
 };
 
 template <class S>
@@ -86,22 +98,22 @@ class Merge {
 
     __device__ void merge_cluster() {
         const uint32_t rank = cluster_rank();
-        const int slice = Map::vectors / ctas;
+        const int slice = Map::vectors / ctas; // a power of two, as ctas is
         for (int vector = threadIdx.x; vector < Map::vectors; vector += S::threads) {
             const Partial partial = merge_warps(vector);
-            const int owner = vector / slice;
-            PeerPointer(&map.received_out[rank * slice + vector % slice], owner).store(partial.out);
-            // The first owner of a head's vectors is not its only one: the weight goes to every CTA, each sent by
-            // another thread of the head.
+            const int owner = vector * ctas / Map::vectors;
+            PeerPointer(&map.received_out[rank * slice + (vector & (slice - 1))], owner)
+                .store(partial.out, PeerPointer(&map.received, owner));
+            // Every CTA needs the weights of all heads; the threads of a head send one each.
             const int head = vector / Map::head_vectors;
             const int peer = vector % Map::head_vectors;
             if (peer < ctas) {
                 PeerPointer(&map.received_weight[rank][head], peer)
-                    .store(make_float2(partial.reference, partial.sum));
+                    .store(make_float2(partial.reference, partial.sum), PeerPointer(&map.received, peer));
             }
         }
-        cluster_arrive_release();
-        cluster_wait();
+        // A CTA that has received everything is not written to again, so nobody need wait for it before it exits.
+        map.received.wait_cluster(0);
         if (threadIdx.x < slice) {
             const int vector = rank * slice + threadIdx.x;
             const int head = vector / Map::head_vectors;
@@ -150,7 +162,7 @@ class Merge {
 
     // Normalises and rounds once. A request of length 0 has zeros, and log-sum-exp -inf.
     __device__ void finish(int vector, const Partial& partial) const {
-        const float inverse = length > 0 ? 1.0f / partial.sum : 0.0f;
+        const float inverse = length > 0 ? reciprocal_approx(partial.sum) : 0.0f;
         const size_t head = work.query_head(params);
         uint2* out = reinterpret_cast<uint2*>(static_cast<char*>(params.out) + head * Work<S>::row_bytes);
         out[vector] = make_uint2(pack<S::element>(partial.out.x * inverse, partial.out.y * inverse),

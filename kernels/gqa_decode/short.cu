@@ -54,13 +54,7 @@ __device__ void attend(const Params& params, Work<S> work, int32_t length, Block
     attention.raise_reference(scores);
     attention.weigh(scores[0]);
     if (count < block_keys) {
-        for (int i = 0; i < 4; ++i) {
-            if (!live(attention.value_slot(i))) {
-                for (auto& vector : values.key[i]) {
-                    vector = make_uint4(0, 0, 0, 0);
-                }
-            }
-        }
+        attention.clear_values(values, live);
     }
     attention.accumulate(scores[0], values);
 }
@@ -74,6 +68,10 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
     auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
 
+    if (threadIdx.x == 0) {
+        shared.init();
+    }
+    __syncwarp();
     // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
     cluster_arrive_relaxed();
     if constexpr (S::pdl) {
