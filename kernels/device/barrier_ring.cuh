@@ -22,7 +22,7 @@ struct BarrierRing {
         // The current slot; the cursor moves on.
         __device__ int take() {
             const int taken = slot;
-            if (++slot == slots) {
+            if (++slot >= slots) {
                 slot = 0;
                 phase ^= 1;
             }

@@ -33,14 +33,14 @@ struct Scales {
 template <class G>
 struct OutputRow {
     bool live;
-    int head;
-    uint64_t head_row; // token * q_heads + head
+    int64_t head;
+    int64_t head_row; // token * q_heads + head
 
-    __device__ OutputRow(const Params& params, const Tile& tile, int half, int row) {
-        const int token = tile.first_token + half * G::tokens_per_half + row / G::pack;
+    __device__ OutputRow(const Params& params, const Tile& tile, uint32_t half, uint32_t row) {
+        const int64_t token = tile.first_token + static_cast<int64_t>(half) * G::tokens_per_half + row / G::pack;
         live = row < G::live_rows && token < tile.q_len;
-        head = tile.unit * G::pack + row % G::pack;
-        head_row = static_cast<uint64_t>(tile.q_start + token) * params.q_heads + head;
+        head = static_cast<int64_t>(tile.unit) * G::pack + row % G::pack;
+        head_row = (tile.q_start + token) * params.q_heads + head;
     }
 };
 
@@ -49,7 +49,7 @@ struct Normaliser {
     float factor;
     float lse;
 
-    __device__ Normaliser(const Params& params, int head, float maximum, float sum) {
+    __device__ Normaliser(const Params& params, int64_t head, float maximum, float sum) {
         const Scales scales(params);
         const float natural = maximum * scales.bmm1;
         bool visible = sum != 0 && !isnan(sum);
@@ -73,13 +73,13 @@ struct Normaliser {
 
 // Row of the partial results [tiles, splits, 2, half_rows].
 template <class G>
-__device__ uint64_t partial_row(const Params& params, const Tile& tile, uint32_t split, int half, int row) {
+__device__ uint64_t partial_row(const Params& params, const Tile& tile, uint32_t split, uint32_t half, uint32_t row) {
     return ((static_cast<uint64_t>(tile.index) * params.splits + split) * halves + half) * G::half_rows + row;
 }
 
 // One warp merges one row: lane = four columns. Splits in order, so that the bits do not depend on who merges.
 template <class G>
-__device__ void merge_row(const Params& params, const Tile& tile, int half, int in_half, int lane) {
+__device__ void merge_row(const Params& params, const Tile& tile, uint32_t half, uint32_t in_half, uint32_t lane) {
     const OutputRow<G> row(params, tile, half, in_half);
     if (!row.live) {
         return;
@@ -118,7 +118,7 @@ template <class G, uint32_t barrier, uint32_t threads>
 struct Merger {
     const Params& params;
     uint32_t& flag; // in shared memory
-    int thread;     // among them
+    uint32_t thread; // among them
 
     // All of them, once this split's partial results are written. The last CTA of the tile merges.
     __device__ void finish(const Tile& tile) const {
@@ -126,15 +126,15 @@ struct Merger {
         if (!arrive_last(&params.completed[tile.index], params.splits, flag, thread == 0, meet)) {
             return;
         }
-        for (int row = thread / 32; row < halves * G::half_rows; row += threads / 32) {
+        for (uint32_t row = thread / 32; row < halves * G::half_rows; row += threads / 32) {
             merge_row<G>(params, tile, row / G::half_rows, row % G::half_rows, thread % 32);
         }
     }
 
     // A split past the visible keys contributes nothing but its arrival.
     __device__ void finish_empty(const Tile& tile) const {
-        for (int row = thread; row < halves * G::half_rows; row += threads) {
-            const int half = row / G::half_rows, in_half = row % G::half_rows;
+        for (uint32_t row = thread; row < halves * G::half_rows; row += threads) {
+            const uint32_t half = row / G::half_rows, in_half = row % G::half_rows;
             if (OutputRow<G>(params, tile, half, in_half).live) {
                 const uint64_t at = partial_row<G>(params, tile, tile.split, half, in_half);
                 params.partial_max[at] = -INFINITY;

@@ -30,11 +30,13 @@ struct Params {
     uint64_t page_table_stride; // in entries
     float bmm1_scale;
     float bmm2_scale;
-    uint32_t batch;
     uint32_t q_heads;
-    uint32_t heads_per_kv; // query heads per KV head
-    uint32_t m_blocks;     // tiles along the queries of the longest request
-    uint32_t splits;       // CTAs that share a tile's keys; 1 without split
+    uint32_t heads_per_kv;      // query heads per KV head
+    uint32_t units_per_request; // packs of query heads: q_heads / pack
+    uint32_t units;             // of all requests
+    uint32_t m_blocks;          // tiles along the queries of the longest request
+    uint32_t splits;            // CTAs that share a tile's keys; 1 without split
+    uint32_t work_items;        // units * m_blocks * splits
 };
 
 } // namespace bakewell

@@ -130,7 +130,7 @@ __device__ void read_pages(Context c) {
             if (c.lane() < block_pages) {
                 // Slots past the last page repeat it: its tokens there are past kv_len and expand to zeros. An empty
                 // cache names a page that no tensor has, for which the copy engine writes zeros.
-                const int page = min(block * block_pages + c.lane(), last_page);
+                const int64_t page = min(static_cast<int64_t>(block) * block_pages + c.lane(), static_cast<int64_t>(last_page));
                 c.shared.head.pages[slot][c.lane()] = tile.kv_len > 0 ? table[page] : INT32_MAX;
                 c.shared.head.barriers.pages.full[slot].arrive();
             }
@@ -173,7 +173,7 @@ __device__ void load(Context c) {
         q_empty.wait(barriers.q_empty);
         if (c.lane() == 0) {
             for (int half = 0; half < halves; ++half) {
-                const int token = tile.q_start + tile.first_token + half * G::tokens_per_half;
+                const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
                 barriers.q_full[half].arrive_expect(q_bytes);
                 tensor_load<4>(c.shared.q[half], c.params.q, {0, 0, token, tile.unit}, barriers.q_full[half]);
             }
@@ -654,7 +654,7 @@ class Correction {
 
   public:
     explicit __device__ Correction(Context c)
-        : c(c), barriers(c.shared.head.barriers), expander(c), walk(c.params), merger{c.params, c.shared.head.merge_flag, c.row()} {}
+        : c(c), barriers(c.shared.head.barriers), expander(c), walk(c.params), merger{c.params, c.shared.head.merge_flag, static_cast<uint32_t>(c.row())} {}
 
     __device__ void run() {
         Tile tile;

@@ -90,7 +90,8 @@ class Loader {
         if (tile.kv_len == 0) {
             return INT32_MAX;
         }
-        const int slot = min(of_block * block_pages + c.lane() % block_pages, (tile.kv_len - 1) / page_tokens);
+        const int64_t last = (tile.kv_len - 1) / page_tokens;
+        const int64_t slot = min(static_cast<int64_t>(of_block) * block_pages + c.lane() % block_pages, last);
         return c.params.page_table[tile.request * c.params.page_table_stride + slot];
     }
 
@@ -155,7 +156,7 @@ class Producer {
             Mbarrier& full = c.shared.head.barriers.q.full[slot];
             full.arrive_expect(halves * G::live_rows * row_bytes);
             for (int half = 0; half < halves; ++half) {
-                const int token = tile.q_start + tile.first_token + half * G::tokens_per_half;
+                const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
                 tensor_load<4>(c.shared.q[slot][half], c.params.q, {0, 0, token, tile.unit}, full);
             }
         }
@@ -459,7 +460,7 @@ class Consumer {
   public:
     __device__ Consumer(Context c, int half)
         : c(c), half(half), q(c.shared.head.barriers.q), expanded(c.shared.head.barriers.expanded), scale(Scales(c.params).log2),
-          merger{c.params, c.shared.head.merge_flag, half * warpgroup_threads + c.thread()} {}
+          merger{c.params, c.shared.head.merge_flag, threadIdx.x - warpgroup_threads} {}
 
     __device__ void run() {
         Walk walk(c.params);

@@ -116,6 +116,7 @@ mod tests {
             evidence: json(serde_json::to_string(&EvidenceFile::default())),
             embedded: vec![embedded].leak(),
             gqa_decode: Table { schedules: &[SCHEDULE], routes: &[] },
+            nvfp4_context: Table { schedules: &[], routes: &[] },
         })))
     }
 

@@ -1,7 +1,9 @@
 //! Checks on the tensors of a call that every operation makes.
 
 use bakewell_core::error::Property;
-use bakewell_core::{Error, Memory, Result, TensorView};
+use bakewell_core::{DType, Error, Memory, Result, TensorView};
+
+use crate::workspace::WORKSPACE_ALIGNMENT;
 
 /// Whether a launch only reads a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,4 +45,15 @@ pub(crate) fn check_placement(memory: &dyn Memory, arguments: &[Argument<'_, '_>
 /// Checks layout and alignment of a tensor that must be contiguous. Empty tensors have neither.
 pub(crate) fn check_contiguous(name: &'static str, view: &TensorView<'_>, alignment: u64) -> Result<()> {
     if view.is_empty() { Ok(()) } else { view.expect_contiguous(name, alignment) }
+}
+
+/// Checks a caller's workspace: bytes, enough of them, aligned.
+pub(crate) fn check_workspace(workspace: &TensorView<'_>, needed: u64) -> Result<()> {
+    workspace.expect("workspace", DType::U8, workspace.shape())?;
+    check_contiguous("workspace", workspace, WORKSPACE_ALIGNMENT)?;
+    let given = workspace.extent_bytes()?;
+    if given < needed {
+        return Err(Error::argument("workspace", Property::Size, format!("at least {needed} bytes"), given));
+    }
+    Ok(())
 }

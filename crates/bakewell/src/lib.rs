@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`device`] | devices, their names, memory on them |
 //! | [`gqa_decode`] | grouped-query decode attention |
+//! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
 //! | [`bound`] | what a plan becomes once it has its tensors |
 //! | [`workspace`] | device memory that a plan needs besides the tensors |
 //! | [`architectures`] | architectures compiled in, their programs and evidence |
@@ -17,7 +18,7 @@
 //! |---|---|
 //! | `sm90` `sm100` `sm103` `sm107` `sm110` | programs of that architecture |
 //! | `cuda` | [`Device::cuda`] |
-//! | `emulator` | `Device::emulated` |
+//! | `emulator` | [`Device::emulated`] |
 //! | `reference` | [`Device::reference`] |
 //!
 //! All are on by default.
@@ -57,6 +58,7 @@ pub mod architectures;
 pub mod bound;
 pub mod device;
 pub mod gqa_decode;
+pub mod nvfp4_context;
 pub mod workspace;
 
 pub use bakewell_core::architecture::Library;

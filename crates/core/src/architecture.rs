@@ -3,7 +3,8 @@
 use crate::program::{Embedded, Evidence, EvidenceFile, Manifest, Program};
 use crate::route::Route;
 use crate::schedule::Schedule;
-use crate::schedule::gqa_decode::GqaDecode;
+use crate::schedule::gqa_decode::{self, GqaDecode};
+use crate::schedule::nvfp4_context::{self, Nvfp4Context};
 use crate::{Arch, Error, Operation, Result};
 
 /// The static content of an architecture crate.
@@ -18,7 +19,9 @@ pub struct Architecture {
     /// Embedded programs; empty without the feature `programs`.
     pub embedded: &'static [Embedded],
     /// Grouped-query decode attention.
-    pub gqa_decode: Table<GqaDecode, crate::schedule::gqa_decode::Choice>,
+    pub gqa_decode: Table<GqaDecode, gqa_decode::Choice>,
+    /// Paged-context attention over an NVFP4 cache.
+    pub nvfp4_context: Table<Nvfp4Context, nvfp4_context::Choice>,
 }
 
 /// Schedules and routes of one operation on one architecture.
@@ -33,7 +36,9 @@ pub struct Table<S: 'static, C: 'static> {
 impl Architecture {
     /// Every schedule of every operation.
     pub fn schedules(&self) -> Vec<&dyn Schedule> {
-        self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule).collect()
+        let gqa_decode = self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        let nvfp4_context = self.nvfp4_context.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        gqa_decode.chain(nvfp4_context).collect()
     }
 }
 

@@ -7,6 +7,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`gqa_decode`] | grouped-query decode attention |
+//! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
 //!
 //! ```
 //! use bakewell_core::Arch;
@@ -21,6 +22,7 @@ use bakewell_core::architecture::Table;
 use bakewell_core::{Arch, Architecture};
 
 pub mod gqa_decode;
+pub mod nvfp4_context;
 
 #[cfg(feature = "programs")]
 mod programs;
@@ -41,4 +43,5 @@ pub static ARCHITECTURE: Architecture = Architecture {
     evidence: programs::EVIDENCE,
     embedded: programs::EMBEDDED,
     gqa_decode: Table { schedules: gqa_decode::SCHEDULES, routes: gqa_decode::ROUTES },
+    nvfp4_context: Table { schedules: nvfp4_context::SCHEDULES, routes: nvfp4_context::ROUTES },
 };

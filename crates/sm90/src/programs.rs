@@ -150,4 +150,28 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/gqa_decode-short_g8_d64_f16.ptx.zst"),
         cubin: include_bytes!("../programs/gqa_decode-short_g8_d64_f16.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g1",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g1.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g1.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g1_split",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g1_split.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g1_split.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g8",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g8.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g8.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g8_split",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g8_split.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g8_split.cubin.zst"),
+    },
 ];

@@ -12,10 +12,9 @@ use bakewell_core::{Buffer, DType, Error, Operation, Result, Stream, TensorView}
 use bakewell_reference::HostMemory;
 
 use super::{Decision, GqaDecode, decide};
-use crate::arguments::{Access, Argument, check_contiguous, check_placement};
+use crate::arguments::{Access, Argument, check_contiguous, check_placement, check_workspace};
 use crate::bound::{Bound, KernelLaunch};
 use crate::device::{Device, Engine, Problem, Programs};
-use crate::workspace::WORKSPACE_ALIGNMENT;
 
 /// Alignment of `q`, `kv` and `out` in bytes: kernels move 16-byte vectors.
 const VECTOR_BYTES: u64 = 16;
@@ -156,20 +155,10 @@ impl Plan {
             (None, true) => return Err(Error::argument("lse", Property::Presence, "a tensor, as planned", "none")),
         }
         if let Some(workspace) = &args.workspace {
-            self.check_workspace(workspace)?;
+            check_workspace(workspace, self.workspace_bytes())?;
             arguments.push(write("workspace", workspace));
         }
         check_placement(&*self.device.memory(), &arguments)
-    }
-
-    fn check_workspace(&self, workspace: &TensorView<'_>) -> Result<()> {
-        workspace.expect("workspace", DType::U8, workspace.shape())?;
-        check_contiguous("workspace", workspace, WORKSPACE_ALIGNMENT)?;
-        let (needed, given) = (self.workspace_bytes(), workspace.extent_bytes()?);
-        if given < needed {
-            return Err(Error::argument("workspace", Property::Size, format!("at least {needed} bytes"), given));
-        }
-        Ok(())
     }
 
     fn bind_program<'a>(

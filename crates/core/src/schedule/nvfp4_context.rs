@@ -149,11 +149,13 @@ pub const PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "page_table_stride", kind: ParamKind::U64 },
         ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
         ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
-        ParamField { name: "batch", kind: ParamKind::U32 },
         ParamField { name: "q_heads", kind: ParamKind::U32 },
         ParamField { name: "heads_per_kv", kind: ParamKind::U32 },
+        ParamField { name: "units_per_request", kind: ParamKind::U32 },
+        ParamField { name: "units", kind: ParamKind::U32 },
         ParamField { name: "m_blocks", kind: ParamKind::U32 },
         ParamField { name: "splits", kind: ParamKind::U32 },
+        ParamField { name: "work_items", kind: ParamKind::U32 },
     ],
 };
 
@@ -169,6 +171,17 @@ pub const fn every_pack(schedule: Nvfp4Context) -> [Nvfp4Context; 18] {
         i += 1;
     }
     all
+}
+
+/// What a route chooses: a family of schedules by name, and how short a split of the keys may be.
+///
+/// Pack and split count follow from the shape and the SM count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Name of the schedules, [`Nvfp4Context::name`].
+    pub schedule: &'static str,
+    /// Fewest blocks of keys per split.
+    pub min_blocks: u32,
 }
 
 impl Nvfp4Context {

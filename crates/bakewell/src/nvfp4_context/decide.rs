@@ -1,0 +1,195 @@
+//! The pure planner: from problem, architecture and SM count to pack, splits, geometry and workspace.
+
+use std::fmt;
+
+use bakewell_core::error::Property;
+use bakewell_core::schedule::Schedule as _;
+use bakewell_core::schedule::nvfp4_context::{BLOCK_KEYS, Choice, HALVES, HEAD_DIM, Nvfp4Context as Schedule};
+use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
+
+use super::Nvfp4Context;
+use crate::workspace::WorkspaceLayout;
+
+/// What a plan is: everything about a launch but the tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Architecture of the program.
+    pub arch: Arch,
+    /// Schedule of the program.
+    pub schedule: &'static Schedule,
+    /// Packs of query heads of one request.
+    pub units_per_request: u32,
+    /// Packs of query heads of all requests.
+    pub units: u32,
+    /// Tiles along the queries of the longest request.
+    pub m_blocks: u32,
+    /// CTAs that share a tile's keys.
+    pub splits: u32,
+    /// Tiles times splits.
+    pub work_items: u32,
+    /// Geometry; `None` for an empty problem, which launches nothing.
+    pub launch: Option<LaunchConfig>,
+    /// `partial_out`, `partial_max`, `partial_sum` and `completed` where tiles are split.
+    pub workspace: WorkspaceLayout,
+    /// Tensors that a launch would copy. This operation copies none.
+    pub copies: Vec<String>,
+}
+
+impl Decision {
+    /// Name of the program: `sm103/nvfp4_context-paged_k8_g8`.
+    pub fn program(&self) -> String {
+        format!("{}/{}-{}", self.arch, Operation::Nvfp4Context, self.schedule.variant())
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.launch {
+            Some(launch) => write!(
+                f,
+                "{}: {launch}, pack {}, splits {}, {}",
+                self.program(),
+                self.schedule.pack,
+                self.splits,
+                self.workspace
+            )?,
+            None => write!(f, "{}: empty, launches nothing", self.program())?,
+        }
+        match self.copies.as_slice() {
+            [] => f.write_str(", no copies"),
+            copies => write!(f, ", copies {}", copies.join(", ")),
+        }
+    }
+}
+
+/// Plans a problem for a device with `sm_count` SMs of an architecture. Pure: equal arguments give equal decisions.
+///
+/// # Errors
+/// [`Error::Argument`] for a problem that breaks the contract or overflows the kernels' 32-bit counts,
+/// [`Error::NoProgram`] when the architecture has none.
+pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
+    problem.validate()?;
+    if sm_count == 0 {
+        return Err(Error::value("sm_count", "at least 1", 0));
+    }
+    let arch = architecture.arch;
+    let table = &architecture.nvfp4_context;
+    let choice = table.routes.first().map(|route| route.then).ok_or_else(|| no_program(arch, "any problem"))?;
+    let find = |pack: u64, split: bool| {
+        let mut named = table.schedules.iter().filter(|schedule| schedule.name == choice.schedule);
+        named.find(|schedule| u64::from(schedule.pack) == pack && schedule.split == split)
+    };
+    let single = find(1, false).ok_or_else(|| no_program(arch, "pack 1"))?;
+    let packed = find(problem.group_size()?, false);
+    let unsplit = packed.filter(|packed| packs_better(problem, packed, single)).unwrap_or(single);
+
+    let m_blocks = count("max_q_len", problem.max_q_len.div_ceil(unsplit.tile_tokens().into()))?;
+    let units_per_request = count("q_heads", problem.q_heads / u64::from(unsplit.pack))?;
+    let units = count("batch", problem.batch.saturating_mul(units_per_request.into()))?;
+    let tiles = count("batch", u64::from(units) * u64::from(m_blocks))?;
+    let splits = problem.num_splits.unwrap_or_else(|| splits(&choice, tiles, problem.max_kv_len, sm_count));
+    let work_items = count("num_splits", u64::from(tiles).saturating_mul(splits.into()))?;
+    let schedule = match splits {
+        1 => unsplit,
+        _ => find(unsplit.pack.into(), true).ok_or_else(|| no_program(arch, "split keys"))?,
+    };
+    let launch = (!problem.is_empty()).then(|| LaunchConfig {
+        grid: [work_items.min(sm_count), 1, 1],
+        cluster: [1, 1, 1],
+        block: schedule.threads(),
+        dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+        programmatic_serialization: false,
+    });
+    if let Some(launch) = &launch {
+        launch.validate(arch)?;
+    }
+    let workspace =
+        if launch.is_some() && splits > 1 { workspace(schedule, tiles, splits)? } else { Default::default() };
+    Ok(Decision {
+        arch,
+        schedule,
+        units_per_request,
+        units,
+        m_blocks,
+        splits,
+        work_items,
+        launch,
+        workspace,
+        copies: Vec::new(),
+    })
+}
+
+/// Whether a tile of packed heads does less work than tiles of single heads. Ties go to the single.
+fn packs_better(problem: &Nvfp4Context, packed: &Schedule, single: &Schedule) -> bool {
+    let blocks = |schedule: &Schedule| key_blocks(problem.max_q_len, problem.max_kv_len, schedule.tile_tokens().into());
+    packed.pack > 1 && i128::from(problem.kv_heads) * blocks(packed) < i128::from(problem.q_heads) * blocks(single)
+}
+
+/// Key blocks that the tiles of `tile_tokens` query tokens of one request and head visit together. A tile that sees
+/// nothing counts as it falls out, zero or negative.
+fn key_blocks(queries: u64, keys: u64, tile_tokens: u64) -> i128 {
+    let (queries, keys, tile) = (i128::from(queries), i128::from(keys), i128::from(tile_tokens));
+    let block = i128::from(BLOCK_KEYS);
+    (0..(queries + tile - 1) / tile)
+        .map(|m| (keys.min((m + 1) * tile + keys - queries) + block - 1).div_euclid(block))
+        .sum()
+}
+
+/// Splits that fill the SMs, none shorter than the choice allows.
+fn splits(choice: &Choice, tiles: u32, max_kv_len: u64, sm_count: u32) -> u32 {
+    let blocks = max_kv_len.div_ceil(BLOCK_KEYS.into());
+    let idle = sm_count / tiles.max(1);
+    let longest = (blocks / u64::from(choice.min_blocks)).min(u64::from(Nvfp4Context::MAX_SPLITS));
+    // At most MAX_SPLITS, so it fits.
+    idle.min(longest as u32).max(1)
+}
+
+fn workspace(schedule: &Schedule, tiles: u32, splits: u32) -> Result<WorkspaceLayout> {
+    let rows = [u64::from(tiles), u64::from(splits), u64::from(HALVES * schedule.half_rows())];
+    let mut layout = WorkspaceLayout::default();
+    layout.push("partial_out", DType::F32, &[rows[0], rows[1], rows[2], HEAD_DIM.into()])?;
+    layout.push("partial_max", DType::F32, &rows)?;
+    layout.push("partial_sum", DType::F32, &rows)?;
+    layout.push("completed", DType::U32, &rows[..1])?;
+    Ok(layout)
+}
+
+/// A count that kernels hold in a signed 32-bit integer.
+fn count(argument: &'static str, value: u64) -> Result<u32> {
+    let fits = i32::try_from(value).ok().and_then(|value| u32::try_from(value).ok());
+    fits.ok_or_else(|| Error::argument(argument, Property::Size, "fewer than 2^31 tiles", value))
+}
+
+fn no_program(arch: Arch, wanted: &str) -> Error {
+    Error::NoProgram {
+        operation: Operation::Nvfp4Context,
+        arch,
+        wanted: wanted.to_owned(),
+        available: "none".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_blocks_count_what_the_mask_leaves() {
+        // 512 queries over 512 keys in tiles of 256: blocks 2 + 4.
+        assert_eq!(key_blocks(512, 512, 256), 6);
+        // One query over 4096 keys: all 32 blocks.
+        assert_eq!(key_blocks(1, 4096, 256), 32);
+        // 300 queries over 10 keys in tiles of 128: bounds -162, -34 and 10 give blocks -1, 0 and 1.
+        assert_eq!(key_blocks(300, 10, 128), 0);
+    }
+
+    #[test]
+    fn splits_fill_idle_sms_and_stay_long() {
+        let choice = Choice { schedule: "paged", min_blocks: 2 };
+        assert_eq!(splits(&choice, 8, 4096, 132), 16, "32 blocks make 16 splits of two");
+        assert_eq!(splits(&choice, 16, 32_768, 132), 8, "132 / 16 tiles");
+        assert_eq!(splits(&choice, 132, 32_768, 132), 1);
+        assert_eq!(splits(&choice, 1, 16, 132), 1);
+        assert_eq!(splits(&choice, 1, 1 << 20, 132), 64);
+    }
+}

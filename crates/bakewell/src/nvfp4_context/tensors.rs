@@ -1,0 +1,233 @@
+//! The tensors of a call: what is checked before anything is launched, and the tensor maps made of them.
+
+use bakewell_core::error::Property;
+use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, Nvfp4Context as Schedule, PAGE_TOKENS};
+use bakewell_core::tensor_map::{MapType, Swizzle, TensorMapRequest};
+use bakewell_core::{DType, Error, Memory, Result, TensorView};
+
+use super::{Nvfp4Context, Nvfp4ContextArgs, Scale};
+use crate::arguments::{Access, Argument, check_contiguous, check_placement, check_workspace};
+
+/// What the copy engine asks of addresses and strides, in bytes.
+const COPY_ALIGNMENT: u64 = 16;
+
+/// Checks every tensor against the problem.
+pub(super) fn check(
+    problem: &Nvfp4Context,
+    args: &Nvfp4ContextArgs<'_>,
+    workspace_bytes: u64,
+    memory: &dyn Memory,
+) -> Result<()> {
+    bytes("q", &args.q, &problem.q_shape())?;
+    copyable("q", &args.q, 1)?;
+    for (name, view) in [("k_packed", &args.k_packed), ("v_packed", &args.v_packed)] {
+        view.expect(name, DType::U8, &problem.packed_shape())?;
+        copyable(name, view, 1)?;
+    }
+    for (name, view) in [("k_scale", &args.k_scale), ("v_scale", &args.v_scale)] {
+        bytes(name, view, &problem.scale_shape())?;
+        copyable(name, view, 2)?;
+    }
+    check_table(problem, &args.page_table)?;
+    for (name, view, shape) in [
+        ("seq_lens_kv", &args.seq_lens_kv, problem.seq_lens_kv_shape()),
+        ("cu_seqlens_q", &args.cu_seqlens_q, problem.cu_seqlens_q_shape()),
+    ] {
+        view.expect(name, DType::I32, &shape)?;
+        check_contiguous(name, view, DType::I32.bytes())?;
+    }
+    bytes("out", &args.out, &problem.q_shape())?;
+    check_contiguous("out", &args.out, COPY_ALIGNMENT)?;
+    optional("lse", &args.lse, problem.lse, &problem.lse_shape())?;
+    optional("sinks", &args.sinks, problem.sinks, &problem.sinks_shape())?;
+    check_scales(args)?;
+    if let Some(workspace) = &args.workspace {
+        check_workspace(workspace, workspace_bytes)?;
+    }
+    check_placement(memory, &arguments(args))
+}
+
+fn arguments<'v, 'a>(args: &'v Nvfp4ContextArgs<'a>) -> Vec<Argument<'v, 'a>> {
+    let read = |name, view| Argument { name, view, access: Access::Read };
+    let write = |name, view| Argument { name, view, access: Access::Write };
+    let mut arguments = vec![
+        read("q", &args.q),
+        read("k_packed", &args.k_packed),
+        read("v_packed", &args.v_packed),
+        read("k_scale", &args.k_scale),
+        read("v_scale", &args.v_scale),
+        read("page_table", &args.page_table),
+        read("seq_lens_kv", &args.seq_lens_kv),
+        read("cu_seqlens_q", &args.cu_seqlens_q),
+        write("out", &args.out),
+    ];
+    arguments.extend(args.lse.iter().map(|view| write("lse", view)));
+    arguments.extend(args.sinks.iter().map(|view| read("sinks", view)));
+    for (name, scale) in [("bmm1_scale", &args.bmm1_scale), ("bmm2_scale", &args.bmm2_scale)] {
+        if let Scale::Device(view) = scale {
+            arguments.push(read(name, view));
+        }
+    }
+    arguments.extend(args.workspace.iter().map(|view| write("workspace", view)));
+    arguments
+}
+
+/// Shape and type of an E4M3 tensor, which may also come as bytes.
+fn bytes(name: &'static str, view: &TensorView<'_>, shape: &[u64]) -> Result<()> {
+    let dtype = if view.dtype() == DType::U8 { DType::U8 } else { DType::E4m3 };
+    view.expect(name, dtype, shape)
+}
+
+/// Checks a byte tensor that the copy engine reads: the innermost `dense` dimensions contiguous, the other strides and
+/// the address multiples of 16.
+fn copyable(name: &'static str, view: &TensorView<'_>, dense: usize) -> Result<()> {
+    if view.is_empty() {
+        return Ok(());
+    }
+    let outer = view.shape().len() - dense;
+    let mut contiguous = 1;
+    for (dimension, (&size, &stride)) in view.shape().iter().zip(view.strides()).enumerate().rev() {
+        let expected = match dimension >= outer {
+            _ if size == 1 => None,
+            true if stride != contiguous => Some(format!("stride {contiguous} of dimension {dimension}")),
+            false if stride == 0 || stride % COPY_ALIGNMENT != 0 => {
+                Some(format!("a positive stride of dimension {dimension} that is a multiple of {COPY_ALIGNMENT} bytes"))
+            }
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            return Err(Error::argument(name, Property::Layout, expected, stride));
+        }
+        contiguous *= size;
+    }
+    if !view.address().is_multiple_of(COPY_ALIGNMENT) {
+        let expected = format!("an address that is a multiple of {COPY_ALIGNMENT}");
+        return Err(Error::argument(name, Property::Alignment, expected, format!("{:#x}", view.address())));
+    }
+    Ok(())
+}
+
+fn check_table(problem: &Nvfp4Context, table: &TensorView<'_>) -> Result<()> {
+    let dtype = if table.dtype() == DType::U32 { DType::U32 } else { DType::I32 };
+    table.expect("page_table", dtype, &problem.page_table_shape())?;
+    if table.is_empty() {
+        return Ok(());
+    }
+    if problem.max_pages > 1 && table.strides()[1] != 1 {
+        return Err(Error::argument("page_table", Property::Layout, "unit stride along pages", table.strides()[1]));
+    }
+    if problem.batch > 1 && i32::try_from(table.strides()[0]).is_err() {
+        return Err(Error::argument("page_table", Property::Size, "a row stride below 2^31", table.strides()[0]));
+    }
+    if !table.address().is_multiple_of(4) {
+        let given = format!("{:#x}", table.address());
+        return Err(Error::argument("page_table", Property::Alignment, "an address that is a multiple of 4", given));
+    }
+    Ok(())
+}
+
+fn optional(name: &'static str, view: &Option<TensorView<'_>>, wanted: bool, shape: &[u64]) -> Result<()> {
+    match (view, wanted) {
+        (Some(view), true) => {
+            view.expect(name, DType::F32, shape)?;
+            check_contiguous(name, view, DType::F32.bytes())
+        }
+        (None, false) => Ok(()),
+        (Some(_), false) => Err(Error::argument(name, Property::Presence, "no tensor, as planned", "a tensor")),
+        (None, true) => Err(Error::argument(name, Property::Presence, "a tensor, as planned", "none")),
+    }
+}
+
+fn check_scales(args: &Nvfp4ContextArgs<'_>) -> Result<()> {
+    match (&args.bmm1_scale, &args.bmm2_scale) {
+        (Scale::Host(bmm1), Scale::Host(bmm2)) => {
+            if !(bmm1.is_finite() && *bmm1 > 0.0) {
+                return Err(Error::value("bmm1_scale", "a finite positive number", bmm1));
+            }
+            if !bmm2.is_finite() {
+                return Err(Error::value("bmm2_scale", "a finite number", bmm2));
+            }
+            Ok(())
+        }
+        (Scale::Device(bmm1), Scale::Device(bmm2)) => {
+            for (name, view) in [("bmm1_scale", bmm1), ("bmm2_scale", bmm2)] {
+                view.expect(name, DType::F32, &[1])?;
+                check_contiguous(name, view, DType::F32.bytes())?;
+            }
+            Ok(())
+        }
+        (Scale::Host(_), Scale::Device(_)) => {
+            Err(Error::argument("bmm2_scale", Property::Location, "a host value, like bmm1_scale", "a device tensor"))
+        }
+        (Scale::Device(_), Scale::Host(_)) => {
+            Err(Error::argument("bmm2_scale", Property::Location, "a device tensor, like bmm1_scale", "a host value"))
+        }
+    }
+}
+
+/// The tensor maps of a call: parameter field, tensor, request.
+pub(super) fn maps(
+    problem: &Nvfp4Context,
+    schedule: &Schedule,
+    args: &Nvfp4ContextArgs<'_>,
+) -> [(&'static str, &'static str, TensorMapRequest); 5] {
+    let pack = u64::from(schedule.pack);
+    let map = |address, dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle| {
+        TensorMapRequest::tiled(MapType::U8, address, dims, strides, box_dims, swizzle)
+    };
+    let q = {
+        let strides = strides(&args.q);
+        map(
+            args.q.address(),
+            &[problem.head_dim, pack, problem.total_q, problem.q_heads / pack],
+            &[strides[1], strides[0], pack * strides[1]],
+            &[HEAD_DIM, schedule.pack, schedule.tokens_per_half(), 1],
+            Swizzle::B128,
+        )
+    };
+    // A pool without pages serves empty caches only, whose page lies outside any tensor: no byte of it is read.
+    let base = |view: &TensorView<'_>| if view.is_empty() { args.q.address() } else { view.address() };
+    let pages = problem.num_pages.max(1);
+    let codes = |view: &TensorView<'_>| {
+        let strides = strides(view);
+        map(
+            base(view),
+            &[problem.head_dim / 2, problem.page_tokens, problem.kv_heads, pages],
+            &[strides[2], strides[1], strides[0]],
+            &[HEAD_DIM / 2, PAGE_TOKENS, 1, 1],
+            Swizzle::None,
+        )
+    };
+    let scales = |view: &TensorView<'_>| {
+        let [_, _, tokens, groups] = problem.scale_shape();
+        let strides = strides(view);
+        let page = tokens * groups;
+        map(
+            base(view),
+            &[page, problem.kv_heads, pages],
+            &[strides[1], strides[0]],
+            &[page as u32, 1, 1],
+            Swizzle::None,
+        )
+    };
+    [
+        ("q", "q", q),
+        ("k", "k_packed", codes(&args.k_packed)),
+        ("v", "v_packed", codes(&args.v_packed)),
+        ("k_scale", "k_scale", scales(&args.k_scale)),
+        ("v_scale", "v_scale", scales(&args.v_scale)),
+    ]
+}
+
+/// Strides in bytes of a byte tensor, outermost first; a dimension of size 0 or 1, whose stride means nothing, gets the
+/// contiguous one.
+fn strides(view: &TensorView<'_>) -> Vec<u64> {
+    let mut contiguous = 1;
+    let mut strides = vec![0; view.shape().len()];
+    for (dimension, stride) in strides.iter_mut().enumerate().rev() {
+        let size = view.shape()[dimension];
+        *stride = if size <= 1 { contiguous } else { view.strides()[dimension] };
+        contiguous = *stride * size.max(1);
+    }
+    strides
+}

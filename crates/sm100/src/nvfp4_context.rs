@@ -1,0 +1,26 @@
+//! Paged-context attention over an NVFP4 cache on sm100.
+
+use bakewell_core::route::Route;
+use bakewell_core::schedule::nvfp4_context::{
+    BarrierInit, Choice, CodeReads, Engine, Nvfp4Context, Rescale, ScaleRelease, Tcgen05,
+};
+
+/// Two packed tiles in flight; barriers initialised one after another, rescale slots handed back late.
+pub const PAGED: Nvfp4Context = Nvfp4Context {
+    name: "paged_k2",
+    packed_stages: 2,
+    code_reads: CodeReads::PerChunk,
+    engine: Engine::Tcgen05(Tcgen05 {
+        scale_release: ScaleRelease::AfterRescale,
+        barrier_init: BarrierInit::Thread0,
+        rescale: Rescale::InTurn,
+        ..Nvfp4Context::TCGEN05_ENGINE
+    }),
+    ..Nvfp4Context::TCGEN05
+};
+
+/// Nothing is compiled yet.
+pub const SCHEDULES: &[Nvfp4Context] = &[];
+
+/// No program, no route.
+pub const ROUTES: &[Route<Choice>] = &[];
