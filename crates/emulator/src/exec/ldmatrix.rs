@@ -223,6 +223,8 @@ fn store(machine: &mut Cluster, warp: &mut Warp, access: &MatrixAccess) -> Resul
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::needless_range_loop)] // lanes and registers index results and expectations alike
+
     use crate::isa::Target;
     use crate::testing::{run_on, run32};
 

@@ -1,7 +1,9 @@
 //! mbarrier.
 
 use crate::isa::table::Row;
-use crate::machine::{Cluster, Outcome, Warp};
+use crate::check::Actor;
+use crate::finding::Kind;
+use crate::machine::{Cluster, Fault, Outcome, Warp};
 
 /// Rows of the family.
 pub static ROWS: &[Row] = &[];
@@ -30,3 +32,18 @@ pub fn execute(_machine: &mut Cluster, _warp: &mut Warp, _mask: u32, op: &Mbarri
 
 /// The CTA of rank `rank` exited: barriers in the middle of a phase are reported.
 pub fn cta_exit(_machine: &mut Cluster, _rank: u32) {}
+
+/// An engine arrives once on a barrier on behalf of `operation`.
+pub fn signal(machine: &mut Cluster, actor: &Actor, address: u32, _operation: u64) -> Result<(), Fault> {
+    let cta = machine.ctas.get_mut(Cluster::rank_of(address) as usize);
+    let Some(barrier) = cta.and_then(|cta| cta.mbarriers.get_mut(&(address & 0x00ff_ffff))) else {
+        let message = format!("signal to {address:#x}, where no mbarrier is");
+        return Err(machine.finding_of(Kind::Mbarrier, actor, message));
+    };
+    barrier.pending = barrier.pending.saturating_sub(1);
+    if barrier.pending == 0 && barrier.transactions == 0 {
+        barrier.phase += 1;
+        barrier.pending = barrier.expected;
+    }
+    Ok(())
+}

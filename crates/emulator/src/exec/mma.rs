@@ -332,6 +332,8 @@ fn double(warp: &mut Warp, mask: u32, op: &MmaOp) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::needless_range_loop)] // lanes and registers index results and expectations alike
+
     use crate::isa::Target;
     use crate::testing::{run_on, run32};
     use half::{bf16, f16};

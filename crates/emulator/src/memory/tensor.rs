@@ -16,13 +16,15 @@ pub struct TensorMemory {
     pub init: BitSet,
     /// Owner id of each column, 0 when free.
     pub owner: Vec<u32>,
+    /// Allocations, accesses and operations in flight.
+    pub state: crate::exec::tcgen05::State,
 }
 
 impl TensorMemory {
     /// Nothing allocated, nothing written.
     pub fn new() -> TensorMemory {
         let cells = (LANES * COLUMNS) as usize;
-        TensorMemory { cells: vec![0; cells], init: BitSet::new(cells), owner: vec![0; COLUMNS as usize] }
+        TensorMemory { cells: vec![0; cells], init: BitSet::new(cells), owner: vec![0; COLUMNS as usize], state: Default::default() }
     }
 
     /// Index of a cell; `None` outside 128 lanes by 512 columns.

@@ -1,0 +1,239 @@
+//! alloc, dealloc, relinquish_alloc_permit (ISA notes, tcgen05 1.2).
+
+use super::{Tcgen05Op, group_of, memory, ranks};
+use crate::check::{Access, Bytes, Order, Proxy, Use};
+use crate::decode::{Addr, Decoder, Refusal};
+use crate::exec::Op;
+use crate::exec::memory as shared;
+use crate::exec::memory::MemorySpace;
+use crate::finding::Kind;
+use crate::machine::{Block, Cluster, Fault, Outcome, R32, Warp};
+use crate::memory::{COLUMNS, Space};
+use crate::parse::ast::Instruction;
+
+/// What the instruction does.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    /// Columns wanted, result to this shared address.
+    Alloc {
+        address: Addr,
+        space: MemorySpace,
+        columns: R32,
+    },
+    Dealloc {
+        address: R32,
+        columns: R32,
+    },
+    Relinquish,
+}
+
+/// A decoded instruction.
+#[derive(Debug, Clone, Copy)]
+pub struct AllocationOp {
+    group: u32,
+    action: Action,
+}
+
+/// An instruction with its operands read: what the two CTAs of a pair must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    Alloc(u32),
+    Dealloc(u32, u32),
+    Relinquish,
+}
+
+/// Allocations of a CTA.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Allocations {
+    /// First column and columns of each.
+    live: Vec<(u32, u32)>,
+    relinquished: bool,
+    /// Columns of the latest allocation.
+    latest: Option<u32>,
+    /// This CTA's half of a pair instruction that waits for the other half.
+    waiting: Option<Request>,
+    /// Its result once the other half came: the first column.
+    granted: Option<u32>,
+}
+
+impl Allocations {
+    /// Messages about what was not freed.
+    pub(super) fn leaks(&self) -> Vec<String> {
+        let leak = |(column, columns): &(u32, u32)| {
+            format!("tensor-memory columns {column}..{} are still allocated at exit", column + columns)
+        };
+        self.live.iter().map(leak).collect()
+    }
+
+    /// Checks a request against what happened before.
+    fn check(&self, request: Request) -> Result<(), String> {
+        match request {
+            Request::Alloc(columns) => {
+                if !(columns.is_power_of_two() && (32..=COLUMNS).contains(&columns)) {
+                    return Err(format!("expected a power of two of columns in 32..=512, got {columns}"));
+                }
+                if self.relinquished {
+                    return Err("allocation after relinquish_alloc_permit".to_string());
+                }
+                match self.latest {
+                    Some(before) if before < columns => {
+                        Err(format!("{columns} columns are more than the {before} of an earlier allocation"))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Request::Dealloc(column, columns) if !self.live.contains(&(column, columns)) => {
+                Err(format!("columns {column}..{} are not what one alloc returned", column + columns))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn op(group: u32, action: Action) -> Op {
+    Op::Tcgen05(Box::new(Tcgen05Op::Allocation(AllocationOp { group, action })))
+}
+
+pub(super) fn decode_alloc(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let address = decoder.address(&instruction.operands[0])?;
+    let space = shared::space_of(instruction);
+    let columns = decoder.src32(&instruction.operands[1])?;
+    Ok(op(group_of(instruction), Action::Alloc { address, space, columns }))
+}
+
+pub(super) fn decode_dealloc(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let (address, columns) = (decoder.src32(&instruction.operands[0])?, decoder.src32(&instruction.operands[1])?);
+    Ok(op(group_of(instruction), Action::Dealloc { address, columns }))
+}
+
+pub(super) fn decode_relinquish(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    Ok(op(group_of(instruction), Action::Relinquish))
+}
+
+/// Executes an instruction for the whole warp.
+pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AllocationOp) -> Result<Outcome, Fault> {
+    if let Some(outcome) = machine.require_aligned(warp, mask) {
+        return Ok(outcome);
+    }
+    let fail = |machine: &Cluster, message: String| machine.finding(Kind::TensorMemory, warp, mask, message);
+    if mask != u32::MAX {
+        return Err(fail(machine, format!("executed by lanes {mask:#010x}, expected a full warp")));
+    }
+    let uniform = |reg: R32, what: &str| {
+        let lanes = warp.regs.get::<u32>(reg);
+        if lanes.iter().all(|&v| v == lanes[0]) { Ok(lanes[0]) } else { Err(format!("{what} differs between lanes")) }
+    };
+    let request = match op.action {
+        Action::Alloc { columns, .. } => uniform(columns, "the number of columns").map(Request::Alloc),
+        Action::Dealloc { address, columns } => uniform(address, "the address")
+            .and_then(|address| Ok(Request::Dealloc(address, uniform(columns, "the number of columns")?))),
+        Action::Relinquish => Ok(Request::Relinquish),
+    };
+    let request = request.map_err(|message| fail(machine, message))?;
+    let ranks = ranks(machine, warp, mask, op.group)?;
+    let own = &mut memory(machine, warp.cta).state.allocation;
+    let column = match own.granted.take() {
+        Some(column) => column,
+        None => {
+            own.check(request).map_err(|message| fail(machine, message))?;
+            match grant(machine, warp.cta, &ranks, request).map_err(|message| fail(machine, message))? {
+                Some(column) => column,
+                None => {
+                    let seen = machine.ctas[warp.cta as usize].tensor_changes;
+                    return Ok(Outcome::Retry(Block::TensorAllocation { seen }));
+                }
+            }
+        }
+    };
+    if let Action::Alloc { address, space, .. } = op.action {
+        store_result(machine, warp, address, space, column)?;
+    }
+    Ok(Outcome::Yield)
+}
+
+/// Performs a request on every CTA of the group, or notes that this CTA waits: for its peer, or for free columns.
+fn grant(machine: &mut Cluster, rank: u32, ranks: &[u32], request: Request) -> Result<Option<u32>, String> {
+    let peer = ranks.iter().copied().find(|&r| r != rank);
+    if let Some(peer) = peer {
+        memory(machine, rank).state.allocation.waiting = Some(request);
+        match memory(machine, peer).state.allocation.waiting {
+            None => return Ok(None),
+            Some(theirs) if theirs != request => {
+                return Err(format!("this CTA executes {request:?}, the other of the pair {theirs:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    let column = match request {
+        Request::Alloc(columns) => match free_columns(machine, ranks, columns) {
+            Some(column) => column,
+            None => return Ok(None),
+        },
+        Request::Dealloc(column, _) => column,
+        Request::Relinquish => 0,
+    };
+    for &r in ranks {
+        apply(machine, r, request, column);
+    }
+    if let Some(peer) = peer {
+        memory(machine, peer).state.allocation.granted = Some(column);
+    }
+    Ok(Some(column))
+}
+
+/// First column of a free run in all CTAs.
+fn free_columns(machine: &mut Cluster, ranks: &[u32], columns: u32) -> Option<u32> {
+    (0..=COLUMNS - columns).step_by(32).find(|&first| {
+        ranks.iter().all(|&rank| {
+            let owner = &memory(machine, rank).owner;
+            owner[first as usize..(first + columns) as usize].iter().all(|&id| id == 0)
+        })
+    })
+}
+
+fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32) {
+    machine.ctas[rank as usize].tensor_changes += 1;
+    let tensor = memory(machine, rank);
+    let state = &mut tensor.state.allocation;
+    state.waiting = None;
+    let (columns, owner) = match request {
+        Request::Alloc(columns) => {
+            state.live.push((column, columns));
+            state.latest = Some(columns);
+            (columns, state.live.len() as u32)
+        }
+        Request::Dealloc(_, columns) => {
+            state.live.retain(|&live| live != (column, columns));
+            (columns, 0)
+        }
+        Request::Relinquish => {
+            state.relinquished = true;
+            return;
+        }
+    };
+    tensor.owner[column as usize..(column + columns) as usize].fill(owner);
+    for lane in 0..crate::memory::LANES {
+        tensor.init.clear((lane * COLUMNS + column) as usize, columns as usize);
+    }
+}
+
+/// Writes the address of the allocation to shared memory: an ordinary weak store of the warp.
+fn store_result(
+    machine: &mut Cluster,
+    warp: &mut Warp,
+    address: Addr,
+    space: MemorySpace,
+    column: u32,
+) -> Result<(), Fault> {
+    let mut addresses = shared::addresses(warp, address);
+    let spaces = shared::resolve(machine, warp, 1, space, &mut addresses)?;
+    if spaces[0] != Space::Shared {
+        let message = format!("the result address {:#x} is not in shared memory", addresses[0]);
+        return Err(machine.finding(Kind::TensorMemory, warp, 1, message));
+    }
+    shared::check_alignment(machine, warp, 1, &addresses, 4)?;
+    let (usage, proxy, order) = (Use::Write, Proxy::Generic, Order::Weak);
+    let bytes = Bytes::Range(addresses[0], 4);
+    machine.observe(warp, 1, &Access { space: Space::Shared, usage, proxy, order, bytes, operation: 0 });
+    shared::write(machine, warp, 0, Space::Shared, addresses[0], &column.to_le_bytes())
+}
