@@ -1,5 +1,7 @@
 //! Schedules of grouped-query decode attention.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Budgets, Fact, Schedule};
@@ -10,9 +12,11 @@ use crate::{DType, Operation};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// CUDA cores, keys straight to registers, one CTA per request and KV head.
+    /// One tile per CTA, keys straight to registers, loads issued before the length is known.
     Short,
-    /// Producer warp, ring of K/V tiles, tensor cores, split-KV.
+    /// Tiles streamed through registers by every warp on its own.
+    Stream,
+    /// Producer warp and a ring of K/V tiles in shared memory.
     Long,
 }
 
@@ -51,9 +55,9 @@ pub struct GqaDecode {
     pub head_dim: u32,
     /// Threads of a CTA.
     pub threads: u32,
-    /// Warps that compute; the remaining one of `long` loads.
+    /// Warps that compute; `long` has one more, which loads.
     pub consumer_warps: u32,
-    /// Keys per tile of the ring (`long`), keys of a CTA (`short`).
+    /// Keys per tile; split `s` of `n` has tiles `s`, `s + n`, ...; `short` has one.
     pub tile_keys: u32,
     /// Tiles in the K/V ring; 0 without a ring.
     pub stages: u32,
@@ -133,6 +137,9 @@ impl GqaDecode {
         min_ctas_per_sm: 1,
     };
 
+    /// What the `stream` schedules of all architectures share: the seed's shape, 16 keys of a tile for each of 8 warps.
+    pub const STREAM: GqaDecode = GqaDecode { name: "stream", family: Family::Stream, ..GqaDecode::SHORT };
+
     /// What the `long` schedules of all architectures share: the seed's shape, 8 consumer warps and a producer.
     pub const LONG: GqaDecode = GqaDecode {
         name: "long",
@@ -155,13 +162,13 @@ impl GqaDecode {
     pub fn max_capacity(&self, splits: u32) -> Option<u64> {
         match self.family {
             Family::Short => Some(u64::from(self.tile_keys) * u64::from(splits)),
-            Family::Long => None,
+            Family::Stream | Family::Long => None,
         }
     }
 
-    /// Bytes of the mbarriers: a full and an empty barrier per stage.
+    /// Bytes of the mbarriers: a full and an empty barrier per stage, and one of the cluster merge.
     pub const fn barrier_bytes(&self) -> u32 {
-        self.stages * 2 * 8
+        (self.stages * 2 + 1) * 8
     }
 
     /// Bytes of one tile of K or V in the ring: eight strips, skewed by up to 34 vectors of 16 bytes against
@@ -172,35 +179,32 @@ impl GqaDecode {
     }
 
     /// Bytes of the merge: output, reference and sum of every consumer warp in f32, the slice and weights received
-    /// from the peers of a cluster, and a flag; 16-byte aligned.
+    /// from the peers of a cluster, their mbarrier, and a flag; 16-byte aligned.
     pub const fn merge_bytes(&self) -> u32 {
         let output = self.group_size * self.head_dim * 4;
         let weight = self.group_size * 8;
-        (self.consumer_warps * (output + weight) + output + MAX_CLUSTER * weight + 4).next_multiple_of(16)
+        let received = output + MAX_CLUSTER * weight + 8;
+        (self.consumer_warps * (output + weight) + received + 4).next_multiple_of(16)
     }
 
     /// Bytes of dynamic shared memory of a CTA: ring, barriers, merge. The kernel asserts the same sum.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         match self.family {
-            Family::Short => self.merge_bytes(),
+            Family::Short | Family::Stream => self.merge_bytes(),
             Family::Long => {
-                let ring = (self.stages * self.tile_bytes() + self.barrier_bytes()).next_multiple_of(128);
+                let ring = (self.stages * (self.tile_bytes() + 2 * 8)).next_multiple_of(128);
                 (ring + self.merge_bytes()).next_multiple_of(128)
             }
         }
     }
 
-    /// Keys `[begin, end)` of a request of `length` keys that split `split` of `splits` reads. The kernels divide the
+    /// Keys of a request of `length` keys that split `split` of `splits` reads, tile by tile. The kernels divide the
     /// same way.
-    pub fn key_range(&self, split: u32, splits: u32, length: u64) -> std::ops::Range<u64> {
+    pub fn key_ranges(&self, split: u32, splits: u32, length: u64) -> impl Iterator<Item = Range<u64>> {
         let tile = u64::from(self.tile_keys);
-        let (split, splits) = (u64::from(split), u64::from(splits));
-        let first_tile = |split: u64| match self.family {
-            Family::Short => split,
-            Family::Long => length.div_ceil(tile) * split / splits,
-        };
-        let key = |split| (first_tile(split) * tile).min(length);
-        key(split)..key(split + 1)
+        let of_request = 0..length.div_ceil(tile);
+        let own = of_request.skip(split as usize).step_by(splits.max(1) as usize);
+        own.map(move |index| index * tile..length.min((index + 1) * tile))
     }
 }
 
@@ -217,6 +221,7 @@ impl Schedule for GqaDecode {
     fn source(&self) -> (&'static str, &'static str) {
         match self.family {
             Family::Short => ("gqa_decode/short.cu", "gqa_decode_short"),
+            Family::Stream => ("gqa_decode/stream.cu", "gqa_decode_stream"),
             Family::Long => ("gqa_decode/long.cu", "gqa_decode_long"),
         }
     }
@@ -254,8 +259,8 @@ impl Schedule for GqaDecode {
 
     fn required_opcodes(&self) -> &'static [&'static str] {
         match self.family {
-            Family::Short => &["LDG.E.128"],
-            Family::Long => &["UBLKCP", "SYNCS"],
+            Family::Short | Family::Stream => &["LDG.E", "HMMA"],
+            Family::Long => &["UBLKCP", "SYNCS", "HMMA"],
         }
     }
 }
@@ -342,14 +347,19 @@ mod tests {
 
     #[test]
     fn splits_cover_every_key_once() {
-        for schedule in [GqaDecode::SHORT, GqaDecode::LONG] {
-            for (splits, length) in [(1, 0), (1, 1), (2, 128), (3, 257), (16, 2000), (16, 2048), (10, 130)] {
-                let ranges: Vec<_> = (0..splits).map(|split| schedule.key_range(split, splits, length)).collect();
-                assert_eq!(ranges[0].start, 0);
-                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
-                assert_eq!(ranges.last().unwrap().end, length, "{splits} splits of {length} keys");
+        for (splits, length) in [(1, 0), (1, 1), (2, 128), (3, 257), (16, 2000), (16, 2048), (10, 130), (4, 5000)] {
+            let mut ranges: Vec<_> =
+                (0..splits).flat_map(|split| GqaDecode::STREAM.key_ranges(split, splits, length)).collect();
+            ranges.sort_by_key(|range| range.start);
+            let mut next = 0;
+            for range in ranges {
+                assert_eq!(range.start, next, "{splits} splits of {length} keys");
+                next = range.end;
             }
+            assert_eq!(next, length, "{splits} splits");
         }
+        let second: Vec<_> = GqaDecode::STREAM.key_ranges(1, 2, 500).collect();
+        assert_eq!(second, [128..256, 384..500], "tiles go round the splits");
     }
 
     #[test]
