@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use crate::async_engine::{AsyncEngine, CompletionPolicy};
 use crate::check::Observer;
 use crate::check::order::{LaunchState, OrderChecker};
-use crate::decode::{Globals, Program, decode_kernel, initial_bytes, size_of};
+use crate::decode::{Globals, Program, decode_kernel, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
 use crate::exec::mbarrier::Mbarrier;
 use crate::finding::Finding;
@@ -124,19 +124,12 @@ impl Module {
         functions.filter(|f| f.entry && f.body.is_some()).map(|f| f.name.as_str()).collect()
     }
 
-    /// Every instruction form that is used and cannot be executed on `target`, with the reason: once per form.
+    /// Every instruction that cannot be executed on `target`, with the reason: once per text and reason.
     pub fn unsupported(&self, target: Target) -> Vec<Error> {
+        let globals = self.tree.variables.iter().map(|v| (v.name.clone(), 0)).collect();
         let mut seen = std::collections::HashSet::new();
-        let mut out = Vec::new();
-        for name in self.kernels() {
-            let globals = self.tree.variables.iter().map(|v| (v.name.clone(), 0)).collect();
-            if let Err(error) = decode_kernel(&self.tree, name, &globals, target)
-                && seen.insert(error.to_string())
-            {
-                out.push(error);
-            }
-        }
-        out
+        let found = self.kernels().into_iter().flat_map(|name| survey_kernel(&self.tree, name, &globals, target));
+        found.filter(|error| seen.insert(error.to_string())).collect()
     }
 }
 

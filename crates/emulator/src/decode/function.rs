@@ -18,6 +18,26 @@ use crate::parse::ast::{Address, Function, Instruction, Module, Operand, Space, 
 /// # Errors
 /// Undeclared names, operands of the wrong kind, forms without a handler, and forms that the target does not have.
 pub fn decode_kernel(module: &Module, name: &str, globals: &Globals, target: Target) -> Result<Program> {
+    decode(module, name, globals, target, None)
+}
+
+/// Every instruction of the entry `name` that cannot be decoded, with the reason.
+pub fn survey_kernel(module: &Module, name: &str, globals: &Globals, target: Target) -> Vec<Error> {
+    let mut refusals = Vec::new();
+    if let Err(error) = decode(module, name, globals, target, Some(&mut refusals)) {
+        refusals.push(error);
+    }
+    refusals
+}
+
+/// With `refusals`, instructions that cannot be decoded are collected there and left out.
+fn decode(
+    module: &Module,
+    name: &str,
+    globals: &Globals,
+    target: Target,
+    refusals: Option<&mut Vec<Error>>,
+) -> Result<Program> {
     let Some(entry) = module.functions.iter().find(|f| f.entry && f.name == name && f.body.is_some()) else {
         let known: Vec<_> = module.functions.iter().filter(|f| f.entry).map(|f| f.name.as_str()).collect();
         return Err(Error::launch("kernel", format!("one of {known:?}"), name));
@@ -44,7 +64,7 @@ pub fn decode_kernel(module: &Module, name: &str, globals: &Globals, target: Tar
         after: Vec::new(),
         carry: None,
     };
-    let mut unit = Unit { module, decoder: &mut decoder, shared: 0, dynamic_align: 16, reached: &reached };
+    let mut unit = Unit { module, decoder: &mut decoder, shared: 0, dynamic_align: 16, reached: &reached, refusals };
     unit.module_scope()?;
     let (params, param_bytes) = unit.entry_params(entry)?;
     unit.declare_callees()?;
@@ -213,6 +233,7 @@ struct Unit<'m, 'd, 'g> {
     shared: u32,
     dynamic_align: u32,
     reached: &'d Reached<'m>,
+    refusals: Option<&'d mut Vec<Error>>,
 }
 
 impl<'m> Unit<'m, '_, '_> {
@@ -423,11 +444,18 @@ impl<'m> Unit<'m, '_, '_> {
                 let line = instruction.line;
                 let text =
                     self.module.lines.get(line as usize - 1).map_or(String::new(), |text| text.trim().to_string());
-                Err(match refusal {
+                let error = match refusal {
                     Refusal::Invalid(reason) => Error::Parse { line, text, reason },
                     Refusal::Missing(reason) => Error::Unsupported { line, text, reason },
                     Refusal::Refused(reason) => Error::Refused { line, text, reason },
-                })
+                };
+                match &mut self.refusals {
+                    Some(refusals) => {
+                        refusals.push(error);
+                        Ok(())
+                    }
+                    None => Err(error),
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ mod module;
 mod operands;
 mod program;
 
-pub use function::decode_kernel;
+pub use function::{decode_kernel, survey_kernel};
 pub(crate) use function::types;
 pub use module::{Globals, initial_bytes, size_of};
 pub use operands::{Addr, SpecialRegister};

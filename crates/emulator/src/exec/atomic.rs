@@ -323,7 +323,7 @@ mod tests {
     fn one_word_all_lanes() {
         let ran = run_on(
             Target::Sm90,
-            ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; st.shared.u32 [%r1], 5; bar.sync 0; atom.shared.add.u32 %o0, [%r1], 2;
+            ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; setp.eq.u32 %p0, %io_tid, 0; @%p0 st.shared.u32 [%r1], 5; bar.sync 0; atom.shared.add.u32 %o0, [%r1], 2;
              red.shared.max.s32 [%r1+4], -7; bar.sync 0; ld.shared.u32 %o1, [%r1];
              atom.global.inc.u32 %o2, [%io_base], 20; atom.acq_rel.gpu.global.or.b32 %o3, [%io_base+8], 1;",
             (&[lanes(&[0])], &[]),

@@ -6,7 +6,7 @@ use crate::exec::{Op, lanes};
 use crate::finding::Kind;
 use crate::isa::Type;
 use crate::isa::table::Row;
-use crate::machine::{Cluster, Outcome, R32, Reg, Warp};
+use crate::machine::{Block, Cluster, Outcome, R32, Reg, Warp};
 use crate::parse::ast::{Instruction, Operand};
 
 /// Rows of the family.
@@ -19,6 +19,7 @@ pub static ROWS: &[Row] = &[
     Row::new("trap", "", |_, _| Ok(Op::Control(ControlOp::Trap)), "9.7.19.4"),
     Row::new("brkpt", "", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.1"),
     Row::new("pmevent {mask}", "a", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.3"),
+    Row::new("griddepcontrol (wait|launch_dependents)", "", decode_dependency, "9.7.13.13"),
     Row::new("nanosleep u32", "a", |_, _| Ok(Op::Control(ControlOp::Sleep)), "9.7.19.2"),
 ];
 
@@ -52,6 +53,10 @@ pub enum ControlOp {
     Nop,
     /// `nanosleep`: lets others run.
     Sleep,
+    /// `griddepcontrol.wait`
+    WaitPrerequisites,
+    /// `griddepcontrol.launch_dependents`
+    ReleaseDependents,
     /// Copies local bytes between a call's and a function's parameters.
     CopyLocal {
         /// From this offset.
@@ -88,6 +93,11 @@ impl ControlOp {
             _ => {}
         }
     }
+}
+
+fn decode_dependency(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let op = if instruction.has("wait") { ControlOp::WaitPrerequisites } else { ControlOp::ReleaseDependents };
+    Ok(Op::Control(op))
 }
 
 fn decode_bra(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
@@ -242,6 +252,12 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &ControlOp
         ControlOp::Trap => machine.fault(Kind::Trap, warp, mask, "trap"),
         ControlOp::Nop => Outcome::Next,
         ControlOp::Sleep => Outcome::Spin,
+        ControlOp::WaitPrerequisites if machine.grid.prerequisites_done() => Outcome::Yield,
+        ControlOp::WaitPrerequisites => Outcome::Retry(Block::Prerequisites),
+        ControlOp::ReleaseDependents => {
+            machine.grid.release_dependents();
+            Outcome::Yield
+        }
         ControlOp::CopyLocal { from, to, bytes } => {
             let mut data = vec![0; bytes as usize];
             for lane in lanes(mask) {

@@ -384,6 +384,10 @@ pub fn check_alignment(
     addresses: &[u64; WARP],
     bytes: u32,
 ) -> Result<(), Fault> {
+    let low = u64::from(bytes) - 1;
+    if bytes.is_power_of_two() && addresses.iter().fold(0, |all, a| all | a & low) == 0 {
+        return Ok(());
+    }
     for lane in lanes(mask) {
         if !addresses[lane].is_multiple_of(u64::from(bytes)) {
             let message = format!("address {:#x} is not a multiple of {bytes}", addresses[lane]);
@@ -416,6 +420,14 @@ fn count(machine: &mut Cluster, warp: &Warp, mask: u32, space: Space, addresses:
 
 /// Shared-memory passes beyond the least: 32 banks of 4 bytes, wide accesses in parts of 128 bytes.
 pub fn bank_conflicts(mask: u32, addresses: &[u64; WARP], bytes: u32) -> u64 {
+    if mask == u32::MAX {
+        // One row, or lanes side by side: no two words of a pass share a bank.
+        let first = addresses[0];
+        let row = addresses.iter().all(|a| a / 128 == first / 128);
+        if row || (0..WARP).all(|lane| addresses[lane] == first + lane as u64 * u64::from(bytes)) {
+            return 0;
+        }
+    }
     let words = (bytes / 4).max(1) as usize;
     let lanes_per_pass = WARP / words.min(4);
     let mut extra = 0;
@@ -490,20 +502,108 @@ fn prepare(
     Ok((at, spaces))
 }
 
+/// Whether every lane of the access is whole words of one space; then the lanes move together.
+fn in_words(mask: u32, op: &AccessOp, spaces: &[Space; WARP]) -> Option<Space> {
+    let space = spaces[mask.trailing_zeros() as usize];
+    let whole = op.ty.bytes() >= 4 && lanes(mask).all(|lane| spaces[lane] == space);
+    (whole && matches!(space, Space::Global | Space::Shared)).then_some(space)
+}
+
 fn load(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AccessOp) -> Result<Outcome, Fault> {
+    if op.space == MemorySpace::Param && op.address.base.is_none() {
+        return load_param(machine, warp, mask, op);
+    }
     let (at, spaces) = prepare(machine, warp, mask, op, true)?;
     let width = op.ty.bytes() as usize;
     let total = width * op.regs.len();
+    let done = if op.spins { Outcome::Spin } else { Outcome::Next };
+    let mut rest = mask;
+    if let Some(space) = in_words(mask, op, &spaces) {
+        let mut words = [[0; 8]; WARP];
+        rest = gather_words(machine, mask, space, &at, total / 4, &mut words);
+        spread_words(warp, mask & !rest, op, &words);
+    }
     let signed = op.ty.is_signed();
     let mut data = [0u8; 32];
-    for lane in lanes(mask) {
+    for lane in lanes(rest) {
         read(machine, warp, lane, spaces[lane], at[lane], &mut data[..total])?;
         for (element, &reg) in data.chunks_exact(width).zip(op.regs.iter()) {
             let bits = extend(element, signed);
             warp.regs.set_lane_bits(reg, lane, bits);
         }
     }
-    Ok(if op.spins { Outcome::Spin } else { Outcome::Next })
+    Ok(done)
+}
+
+/// A kernel parameter at a constant offset: the same for all lanes.
+fn load_param(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AccessOp) -> Result<Outcome, Fault> {
+    let width = op.ty.bytes() as usize;
+    let mut data = [0u8; 32];
+    let total = width * op.regs.len();
+    param_bytes(machine, op.address.offset as u64, &mut data[..total])
+        .map_err(|error| machine.access_fault(error, warp, mask))?;
+    for (element, &reg) in data.chunks_exact(width).zip(op.regs.iter()) {
+        let bits = extend(element, op.ty.is_signed());
+        match reg {
+            Reg::R32(r) => warp.regs.set::<u32>(r, mask, &[bits as u32; WARP]),
+            Reg::R64(r) => warp.regs.set::<u64>(r, mask, &[bits as u64; WARP]),
+            reg => lanes(mask).for_each(|lane| warp.regs.set_lane_bits(reg, lane, bits)),
+        }
+    }
+    Ok(Outcome::Next)
+}
+
+/// Reads words for the lanes that need no special treatment and returns the others.
+fn gather_words(
+    machine: &Cluster,
+    mask: u32,
+    space: Space,
+    at: &[u64; WARP],
+    words: usize,
+    out: &mut [[u32; 8]; WARP],
+) -> u32 {
+    if space == Space::Global {
+        return machine.global.gather(mask, at, words, out, machine.global.check_init);
+    }
+    let mut rest = 0;
+    for lane in lanes(mask) {
+        match shared_bytes(machine, at[lane] as u32, 4 * words, true) {
+            Ok(bytes) => {
+                for (word, bytes) in out[lane].iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *word = u32::from_le_bytes(*bytes);
+                }
+            }
+            Err(_) => rest |= 1 << lane,
+        }
+    }
+    rest
+}
+
+/// Words into registers. Sign extension only concerns types narrower than a word, or words in 64-bit registers.
+fn spread_words(warp: &mut Warp, mask: u32, op: &AccessOp, words: &[[u32; 8]; WARP]) {
+    let per = op.ty.bytes() as usize / 4;
+    for (i, &reg) in op.regs.iter().enumerate() {
+        match (reg, per) {
+            (Reg::R32(r), 1) => {
+                let values = std::array::from_fn(|lane| words[lane][i]);
+                warp.regs.set::<u32>(r, mask, &values);
+            }
+            (Reg::R64(r), 2) => {
+                let values =
+                    std::array::from_fn(|lane| u64::from(words[lane][2 * i]) | u64::from(words[lane][2 * i + 1]) << 32);
+                warp.regs.set::<u64>(r, mask, &values);
+            }
+            _ => {
+                for lane in lanes(mask) {
+                    let part = &words[lane][per * i..per * (i + 1)];
+                    let bits = part.iter().rev().fold(0u128, |bits, &word| bits << 32 | u128::from(word));
+                    let shift = 128 - 32 * per as u32;
+                    let bits = if op.ty.is_signed() { ((bits << shift) as i128 >> shift) as u128 } else { bits };
+                    warp.regs.set_lane_bits(reg, lane, bits);
+                }
+            }
+        }
+    }
 }
 
 /// Little-endian bytes as an integer, sign-extended to wider registers when `signed`.
@@ -522,8 +622,13 @@ fn store(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AccessOp) -> Re
     let (at, spaces) = prepare(machine, warp, mask, op, false)?;
     let width = op.ty.bytes() as usize;
     let total = width * op.regs.len();
+    let mut rest = mask;
+    if let Some(space) = in_words(mask, op, &spaces) {
+        let words = collect_words(warp, op);
+        rest = scatter_words(machine, mask, space, &at, total / 4, &words);
+    }
     let mut data = [0u8; 32];
-    for lane in lanes(mask) {
+    for lane in lanes(rest) {
         for (element, &reg) in data.chunks_exact_mut(width).zip(op.regs.iter()) {
             let bits = warp.regs.lane_bits(reg, lane).to_le_bytes();
             element.copy_from_slice(&bits[..width]);
@@ -534,6 +639,66 @@ fn store(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AccessOp) -> Re
         Order::Weak => Outcome::Next,
         _ => Outcome::Yield,
     })
+}
+
+/// Registers as words, lane by lane.
+fn collect_words(warp: &Warp, op: &AccessOp) -> [[u32; 8]; WARP] {
+    let mut words = [[0; 8]; WARP];
+    let per = op.ty.bytes() as usize / 4;
+    for (i, &reg) in op.regs.iter().enumerate() {
+        match (reg, per) {
+            (Reg::R32(r), 1) => {
+                let values = warp.regs.get::<u32>(r);
+                (0..WARP).for_each(|lane| words[lane][i] = values[lane]);
+            }
+            (Reg::R64(r), 2) => {
+                let values = warp.regs.get::<u64>(r);
+                for lane in 0..WARP {
+                    words[lane][2 * i] = values[lane] as u32;
+                    words[lane][2 * i + 1] = (values[lane] >> 32) as u32;
+                }
+            }
+            _ => {
+                for lane in 0..WARP {
+                    let bits = warp.regs.lane_bits(reg, lane);
+                    for k in 0..per {
+                        words[lane][per * i + k] = (bits >> (32 * k)) as u32;
+                    }
+                }
+            }
+        }
+    }
+    words
+}
+
+/// Writes words for the lanes that need no special treatment and returns the others.
+fn scatter_words(
+    machine: &mut Cluster,
+    mask: u32,
+    space: Space,
+    at: &[u64; WARP],
+    words: usize,
+    values: &[[u32; 8]; WARP],
+) -> u32 {
+    if space == Space::Global {
+        return machine.global.scatter(mask, at, words, values);
+    }
+    let mut rest = 0;
+    for lane in lanes(mask) {
+        let mut bytes = [0; 32];
+        for (bytes, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(&values[lane]) {
+            *bytes = word.to_le_bytes();
+        }
+        let rank = Cluster::rank_of(at[lane] as u32) as usize;
+        let written = machine
+            .ctas
+            .get_mut(rank)
+            .is_some_and(|cta| cta.shared.write(at[lane] as u32 & 0x00ff_ffff, &bytes[..4 * words]).is_ok());
+        if !written {
+            rest |= 1 << lane;
+        }
+    }
+    rest
 }
 
 fn store_bulk(

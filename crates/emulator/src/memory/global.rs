@@ -274,6 +274,71 @@ impl GlobalMemory {
         Ok(())
     }
 
+    /// Reads `words` aligned 32-bit words for each lane of `mask`, where all lanes lie in one page of one buffer and
+    /// every byte was written (or `check` is off). Returns the lanes that were not read: they need [`Self::read_as`].
+    pub fn gather(&self, mask: u32, at: &[u64; 32], words: usize, out: &mut [[u32; 8]; 32], check: bool) -> u32 {
+        let Some((page, base, bytes)) = self.common_page(mask, at) else {
+            return mask;
+        };
+        let mut rest = 0;
+        for lane in 0..32 {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let inside = at[lane].wrapping_sub(base);
+            if inside >= bytes || inside + 4 * words as u64 > bytes || inside % 4 != 0 {
+                rest |= 1 << lane;
+                continue;
+            }
+            let start = inside as usize;
+            if check && !page.is_marked(start, 4 * words) {
+                rest |= 1 << lane;
+                continue;
+            }
+            for (value, word) in out[lane][..words].iter_mut().zip(&page.words[start / 4..]) {
+                *value = word.load(Relaxed);
+            }
+        }
+        rest
+    }
+
+    /// Writes `words` aligned 32-bit words for each lane of `mask` that lies in the page of the first lane. Returns the
+    /// lanes that were not written: they need [`Self::write`].
+    pub fn scatter(&self, mask: u32, at: &[u64; 32], words: usize, values: &[[u32; 8]; 32]) -> u32 {
+        let writable = self.find(at[mask.trailing_zeros() as usize & 31]).is_some_and(|a| a.writable);
+        let Some((page, base, bytes)) = self.common_page(mask, at).filter(|_| writable) else {
+            return mask;
+        };
+        let mut rest = 0;
+        for lane in 0..32 {
+            if mask >> lane & 1 == 0 {
+                continue;
+            }
+            let inside = at[lane].wrapping_sub(base);
+            if inside >= bytes || inside + 4 * words as u64 > bytes || inside % 4 != 0 {
+                rest |= 1 << lane;
+                continue;
+            }
+            let start = inside as usize;
+            for (value, word) in values[lane][..words].iter().zip(&page.words[start / 4..]) {
+                word.store(*value, Relaxed);
+            }
+            page.mark(start, 4 * words);
+        }
+        rest
+    }
+
+    /// The backed page of the first lane's address: its first address and the
+    /// bytes of the buffer in it.
+    fn common_page(&self, mask: u32, at: &[u64; 32]) -> Option<(&Page, u64, u64)> {
+        let first = at[mask.trailing_zeros() as usize & 31];
+        let allocation = self.find(first)?;
+        let offset = first - allocation.base;
+        let page = allocation.page(offset)?;
+        let start = offset / PAGE_BYTES * PAGE_BYTES;
+        Some((page, allocation.base + start, (allocation.size - start).min(PAGE_BYTES)))
+    }
+
     /// Copies bytes in and marks them written.
     ///
     /// # Errors
