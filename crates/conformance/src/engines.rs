@@ -1,6 +1,6 @@
 //! The devices present, and why others are not.
 
-use bakewell::{Device, DeviceName, Error};
+use bakewell::{Arch, Device, DeviceName, Error};
 
 /// Every engine that this build knows: those that opened, and those that did not with the reason.
 #[derive(Debug, Default)]
@@ -12,10 +12,11 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// Opens the reference and the first GPU.
+    /// Opens the reference, the emulator as every architecture, and the first GPU.
     pub fn find() -> Engines {
         let mut engines = Engines::default();
-        for name in [DeviceName::Reference, DeviceName::Cuda(0)] {
+        let emulated = Arch::ALL.map(DeviceName::Emulated);
+        for name in [DeviceName::Reference].into_iter().chain(emulated).chain([DeviceName::Cuda(0)]) {
             match Device::open(name) {
                 Ok(device) => engines.present.push(device),
                 Err(error) => engines.absent.push((name, error)),

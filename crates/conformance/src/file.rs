@@ -95,6 +95,28 @@ impl TensorFile {
     }
 }
 
+/// Every `.safetensors` file of a folder, by name.
+///
+/// # Errors
+/// [`Error::Argument`] for a folder without any, or a file that cannot be read.
+pub fn load_folder(folder: &Path) -> Result<Vec<(String, TensorFile)>> {
+    let missing = |what: String| Error::value("cases", "a folder of .safetensors files", what);
+    let entries = fs::read_dir(folder).map_err(|error| missing(format!("{}: {error}", folder.display())))?;
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .collect();
+    paths.sort();
+    if paths.is_empty() {
+        return Err(missing(format!("{} without any", folder.display())));
+    }
+    let load = |path: &std::path::PathBuf| {
+        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok((name, TensorFile::load(path)?))
+    };
+    paths.iter().map(load).collect()
+}
+
 fn from_file(dtype: FileType) -> Option<DType> {
     Some(match dtype {
         FileType::F16 => DType::F16,

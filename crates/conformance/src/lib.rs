@@ -12,6 +12,7 @@
 //! | [`engines`] | the devices present, and why others are not |
 //! | [`random`] | reproducible random numbers |
 //! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
+//! | [`nvfp4_context`] | inputs, runs, references and gates of NVFP4 paged-context attention |
 //!
 //! ```
 //! use bakewell_conformance::compare::{Tolerance, compare};
@@ -30,6 +31,8 @@ pub mod compare;
 pub mod engines;
 pub mod file;
 pub mod gqa_decode;
+mod guarded;
+pub mod nvfp4_context;
 pub mod random;
 pub mod tensor;
 

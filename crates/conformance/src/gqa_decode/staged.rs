@@ -2,19 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use bakewell::error::Property;
 use bakewell::gqa_decode::{GqaDecodeArgs, Plan};
-use bakewell::{Bound, Buffer, DType, Device, Dims, Error, Result, Stream, TensorView};
+use bakewell::{Bound, Buffer, DType, Device, Result, Stream};
 
 use super::Inputs;
 use crate::HostTensor;
-
-/// Bytes before and after every tensor that a launch writes.
-const GUARD_BYTES: u64 = 256;
-
-/// What guards hold; outputs and workspace hold `POISON`, NaN in every type.
-const GUARD: u8 = 0x7E;
-const POISON: u8 = 0xFF;
+use crate::guarded::{Guarded, check_counters};
 
 /// What came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,47 +28,6 @@ pub struct Staged {
     out: Guarded,
     lse: Option<Guarded>,
     workspace: Guarded,
-}
-
-/// A buffer between guards.
-#[derive(Debug)]
-struct Guarded {
-    name: &'static str,
-    buffer: Buffer,
-    dtype: DType,
-    shape: Vec<u64>,
-}
-
-impl Guarded {
-    fn new(device: &Device, name: &'static str, dtype: DType, shape: &[u64]) -> Result<Guarded> {
-        let bytes = shape.iter().product::<u64>() * dtype.bytes();
-        let guarded = Guarded { name, buffer: device.buffer(bytes + 2 * GUARD_BYTES)?, dtype, shape: shape.to_vec() };
-        guarded.poison()?;
-        Ok(guarded)
-    }
-
-    fn poison(&self) -> Result<()> {
-        self.buffer.fill(GUARD)?;
-        let bytes = self.buffer.bytes() - 2 * GUARD_BYTES;
-        self.buffer.write(GUARD_BYTES, &vec![POISON; bytes as usize])
-    }
-
-    fn view(&self) -> Result<TensorView<'_>> {
-        let strides = Dims::new(&self.shape)?.contiguous_strides();
-        self.buffer.strided_view(GUARD_BYTES, self.dtype, &self.shape, strides.as_slice())
-    }
-
-    /// The content, if the guards are whole.
-    fn read(&self) -> Result<HostTensor> {
-        let all = self.buffer.read()?;
-        let inner = GUARD_BYTES as usize..all.len() - GUARD_BYTES as usize;
-        let touched = all.iter().enumerate().position(|(i, &byte)| !inner.contains(&i) && byte != GUARD);
-        if let Some(i) = touched {
-            let given = format!("a write {} bytes from its start", i as i64 - GUARD_BYTES as i64);
-            return Err(Error::argument(self.name, Property::Size, "writes inside the tensor only", given));
-        }
-        Ok(HostTensor { dtype: self.dtype, shape: self.shape.clone(), bytes: all[inner].to_vec() })
-    }
 }
 
 impl Staged {
@@ -148,17 +100,13 @@ impl Staged {
     /// The outputs after all work of the default stream.
     ///
     /// # Errors
-    /// The error of work that failed; [`Error::Argument`] for a write outside a tensor, or for counters that a launch
+    /// The error of work that failed; [`bakewell::Error::Argument`] for a write outside a tensor, or for counters that a launch
     /// left set.
     pub fn outputs(&self) -> Result<Outputs> {
         self.plan.device().synchronize(Stream::DEFAULT)?;
         let workspace = self.workspace.read()?;
-        let decision = self.plan.decision();
-        if let Some(completed) = decision.and_then(|decision| decision.workspace.region("completed")) {
-            let counters = &workspace.bytes[completed.offset as usize..(completed.offset + completed.bytes) as usize];
-            if counters.iter().any(|&byte| byte != 0) {
-                return Err(Error::value("workspace", "counters that are zero after a launch", "others"));
-            }
+        if let Some(decision) = self.plan.decision() {
+            check_counters(&workspace, &decision.workspace)?;
         }
         Ok(Outputs { out: self.out.read()?, lse: self.lse.as_ref().map(Guarded::read).transpose()? })
     }
@@ -196,6 +144,7 @@ mod tests {
 
     use super::super::Distribution;
     use super::*;
+    use crate::guarded::GUARD_BYTES;
 
     #[test]
     fn writes_outside_an_output_are_found() {
