@@ -284,6 +284,14 @@ impl Emulator {
         Ok(out)
     }
 
+    /// Checks that `[address, address + bytes)` lies in one buffer.
+    ///
+    /// # Errors
+    /// Where it lies instead.
+    pub fn locate(&self, address: u64, bytes: u64) -> Result<()> {
+        self.memory().range(address, bytes).map(|_| ()).map_err(host_error)
+    }
+
     /// Makes bytes count as never written; their values stay.
     pub fn forget(&self, address: u64, bytes: u64) {
         self.memory().forget(address, bytes);

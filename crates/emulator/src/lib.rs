@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`emulator`] | the API: module, memory, launch, report |
+//! | [`runtime`] | the emulator as a device of Bakewell |
 //! | [`parse`] | text to syntax tree |
 //! | [`isa`] | types, targets, the table of instruction forms |
 //! | [`decode`] | syntax tree to dense operations |
@@ -64,6 +65,7 @@ pub mod memory;
 pub mod numerics;
 pub mod parse;
 pub mod rng;
+pub mod runtime;
 #[cfg(test)]
 mod testing;
 pub mod trace;
@@ -73,4 +75,5 @@ pub use emulator::{Checks, Emulator, Launch, LoadedModule, MatrixNumerics, Modul
 pub use error::{Error, Result};
 pub use finding::{Finding, Kind};
 pub use isa::Target;
+pub use runtime::EmulatedRuntime;
 pub use trace::Counters;
