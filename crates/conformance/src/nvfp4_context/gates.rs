@@ -178,8 +178,9 @@ mod tests {
         assert!(fails(|o| o.out.bytes.swap_with_slice(&mut vec![0x38; 5 * 2 * 128])).contains("sees nothing"));
         assert!(fails(|o| o.out.bytes[0..128].fill(0x7F)).contains("times what is allowed"), "NaN");
         // A few bytes by one code, which only the model notices.
-        let nudge = |o: &mut Outputs| o.out.bytes.iter_mut().take(640).step_by(8).for_each(|byte| *byte ^= 1);
-        assert!(fails(nudge).contains("equal the model's"));
+        let nudge = |o: &mut Outputs| o.out.bytes.iter_mut().take(272).step_by(8).for_each(|byte| *byte ^= 1);
+        let failure = fails(nudge);
+        assert!(failure.contains("equal the model's"), "{failure}");
         assert!(
             fails(|o| o.out.bytes[3 * 256] = 0x80).contains("row [3, 0] sees nothing"),
             "minus zero is not a zero byte"
