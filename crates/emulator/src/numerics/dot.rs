@@ -151,27 +151,33 @@ fn modelled(
     scratch: &mut Vec<f64>,
 ) {
     panels(&b[..n * k], n, k, scratch);
-    let mut terms: Vec<Columns> = Vec::with_capacity(k.div_ceil(group));
+    let mut sums: Vec<Columns> = Vec::with_capacity(k.div_ceil(group));
     for i in 0..m {
         let row = &a[i * k..i * k + k];
         for n0 in (0..n).step_by(BLOCK_N) {
             let panel = scratch[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
-            terms.clear();
-            for (row, panel) in row.chunks(group).zip(panel.chunks(group)) {
-                let mut sum = [0.0; BLOCK_N];
-                for (x, columns) in row.iter().zip(panel) {
-                    for (sum, y) in sum.iter_mut().zip(columns) {
-                        *sum += x * y;
-                    }
-                }
-                terms.push(sum);
-            }
             let outputs = &mut d[i * n + n0..i * n + n.min(n0 + BLOCK_N)];
             let mut c = [0.0; BLOCK_N];
             for (c, &output) in c.iter_mut().zip(&*outputs) {
                 *c = f64::from(output);
             }
-            outputs.copy_from_slice(&aligned(&terms, c, fraction, output)[..outputs.len()]);
+            let products = row.iter().zip(panel).map(|(x, columns)| columns.map(|y| x * y));
+            let results = if group == 1 {
+                aligned(products, c, fraction, output)
+            } else {
+                sums.clear();
+                for (row, panel) in row.chunks(group).zip(panel.chunks(group)) {
+                    let mut sum = [0.0; BLOCK_N];
+                    for (x, columns) in row.iter().zip(panel) {
+                        for (sum, y) in sum.iter_mut().zip(columns) {
+                            *sum += x * y;
+                        }
+                    }
+                    sums.push(sum);
+                }
+                aligned(sums.iter().copied(), c, fraction, output)
+            };
+            outputs.copy_from_slice(&results[..outputs.len()]);
         }
     }
 }
@@ -179,10 +185,10 @@ fn modelled(
 /// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact
 /// sum truncated to `f32`.
 #[inline(always)]
-fn aligned(terms: &[Columns], c: Columns, fraction: u32, output: Output) -> [f32; BLOCK_N] {
+fn aligned(terms: impl Iterator<Item = Columns> + Clone, c: Columns, fraction: u32, output: Output) -> [f32; BLOCK_N] {
     // The comparison ignores a NaN term; the plain sum keeps it, and gives the results that are not finite.
     let (mut plain, mut largest) = (c, c.map(f64::abs));
-    for term in terms {
+    for term in terms.clone() {
         for j in 0..BLOCK_N {
             plain[j] += term[j];
             largest[j] = if term[j].abs() > largest[j] { term[j].abs() } else { largest[j] };
@@ -196,7 +202,7 @@ fn aligned(terms: &[Columns], c: Columns, fraction: u32, output: Output) -> [f32
     let unit = biased.map(|e| f64::from_bits(e.wrapping_sub(fraction) << 52));
     // Whole numbers below 2^(fraction + 1), at most a few hundred of them: exact in f64.
     let mut sum = [0.0; BLOCK_N];
-    for term in terms.iter().chain([&c]) {
+    for term in terms.chain([c]) {
         for j in 0..BLOCK_N {
             sum[j] += whole(term[j] * scale[j]);
         }
