@@ -9,6 +9,7 @@
 //! | [`verify`] | every golden case |
 //! | [`bench`] | times beside the ceilings of the same run |
 //! | [`environment`] | facts that a record must hold |
+//! | [`emulate`] | any PTX on the emulator, with its checkers |
 //! | [`args`] | arguments that commands share |
 //! | [`report`] | what commands give back: text and a verdict |
 //!
@@ -19,6 +20,7 @@
 mod args;
 mod bench;
 mod doctor;
+mod emulate;
 mod environment;
 mod explain;
 mod programs;
@@ -57,6 +59,8 @@ enum Command {
     Verify(verify::Args),
     /// Times beside the ceilings measured in the same run.
     Bench(bench::Args),
+    /// Any PTX on the emulator, with its checkers.
+    Emulate(emulate::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Verify(args) => verify::main(&args),
         Command::Bench(args) => bench::main(&args),
+        Command::Emulate(args) => emulate::main(&args),
     };
     match outcome {
         Ok(report) => {

@@ -40,6 +40,27 @@ pub enum Path {
     TensorMemoryCopy,
 }
 
+impl Path {
+    /// Every path.
+    pub const ALL: [Path; PATHS] = [
+        Path::GlobalLoad,
+        Path::GlobalStore,
+        Path::SharedLoad,
+        Path::SharedStore,
+        Path::RemoteShared,
+        Path::Local,
+        Path::Atomic,
+        Path::AsyncCopy,
+        Path::BulkLoad,
+        Path::BulkStore,
+        Path::TensorLoad,
+        Path::TensorStore,
+        Path::TensorMemoryLoad,
+        Path::TensorMemoryStore,
+        Path::TensorMemoryCopy,
+    ];
+}
+
 /// Number of [`Path`] values.
 const PATHS: usize = Path::TensorMemoryCopy as usize + 1;
 

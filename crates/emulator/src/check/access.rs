@@ -39,9 +39,6 @@ impl OrderChecker {
             Use::Write => (false, true),
             Use::Atomic => (true, true),
         };
-        if writes && access.operation == 0 && access.order == Order::Weak {
-            self.check_lanes(actor, access);
-        }
         if access.space == Space::Shared {
             self.check_remote(actor, access);
         }
@@ -159,32 +156,6 @@ impl OrderChecker {
             (0, _) => None,
             (_, Proxy::Generic) => Some(Engine::Copy),
             _ => self.engine_of(actor.pc),
-        }
-    }
-
-    /// Lanes of one instruction that write the same bytes.
-    fn check_lanes(&mut self, actor: &Actor, access: &Access<'_>) {
-        let Bytes::Lanes(at, width) = access.bytes else {
-            return;
-        };
-        let mut last: Option<(u64, usize)> = None;
-        let mut ascending = true;
-        for lane in lanes(actor.lanes) {
-            ascending &= last.is_none_or(|(end, _)| at[lane] >= end);
-            last = Some((at[lane] + u64::from(width), lane));
-        }
-        if ascending {
-            return;
-        }
-        let mut order: Vec<usize> = lanes(actor.lanes).collect();
-        order.sort_unstable_by_key(|&lane| at[lane]);
-        for pair in order.windows(2) {
-            if at[pair[1]] < at[pair[0]] + u64::from(width) {
-                let place = self.reporter.place(access.space, at[pair[1]]);
-                let message = format!("lanes {} and {} of one instruction write {place}", pair[0], pair[1]);
-                self.reporter.plain(Kind::Race, actor, message, true);
-                return;
-            }
         }
     }
 

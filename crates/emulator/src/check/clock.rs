@@ -132,6 +132,8 @@ pub struct View {
     pub released: Option<Arc<Stamp>>,
     /// The same for fences of any scope, within the CTA.
     pub released_near: Option<Arc<Stamp>>,
+    /// What relaxed reads met, here or on the path to here: an acquire fence takes it over.
+    pub collected: Stamp,
 }
 
 impl View {
@@ -140,6 +142,7 @@ impl View {
         self.now.join(&other.now);
         join_shared(&mut self.released, &other.released);
         join_shared(&mut self.released_near, &other.released_near);
+        self.collected.join(&other.collected);
     }
 }
 

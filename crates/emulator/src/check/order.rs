@@ -96,7 +96,6 @@ pub struct OrderChecker {
     /// Whether `tcgen05.fence::after_thread_sync` followed the last synchronisation.
     pub(super) tensor_fenced: Vec<bool>,
     pub(super) acquires: Vec<Vec<Acquire>>,
-    collected: Vec<Stamp>,
     pub(super) shared: Shadow,
     pub(super) tensor: Shadow,
     pub(super) shared_sync: SyncTable,
@@ -157,7 +156,6 @@ impl OrderChecker {
             started: vec![ctas == 1; slots as usize],
             tensor_fenced: vec![true; slots as usize],
             acquires: vec![Vec::new(); slots as usize],
-            collected: vec![Stamp::default(); slots as usize],
             shared: Shadow::default(),
             tensor: Shadow::default(),
             shared_sync: SyncTable::default(),
@@ -223,8 +221,11 @@ impl OrderChecker {
         let cta = slot / self.warps;
         for acquire in std::mem::take(&mut self.acquires[slot as usize]) {
             let to = Party { cluster: self.cluster, cta, scope: acquire.scope };
-            let into =
-                if acquire.acquires { &mut self.views[slot as usize].now } else { &mut self.collected[slot as usize] };
+            let into = if acquire.acquires {
+                &mut self.views[slot as usize].now
+            } else {
+                &mut self.views[slot as usize].collected
+            };
             match acquire.space {
                 Space::Global => {
                     let global = self.launch.global.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -248,7 +249,7 @@ impl OrderChecker {
         };
         let index = slot as usize;
         if matches!(order, Order::Acquire(_) | Order::AcquireRelease(_)) {
-            let collected = std::mem::take(&mut self.collected[index]);
+            let collected = std::mem::take(&mut self.views[index].collected);
             self.views[index].now.join(&collected);
         }
         if matches!(order, Order::Release(_) | Order::AcquireRelease(_)) {

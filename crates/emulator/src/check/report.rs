@@ -43,8 +43,13 @@ impl Reporter {
             },
             Space::Shared => {
                 let offset = address as u32 & 0x00ff_ffff;
+                let dynamic = self.program.dynamic_start();
                 let names = self.program.shared_names.iter().filter(|(_, start)| **start <= offset);
-                let (name, start) = names.max_by_key(|(_, start)| **start).map_or(("shared", 0), |(n, &s)| (n, s));
+                let (name, start) = match names.max_by_key(|(_, start)| **start) {
+                    _ if offset >= dynamic => ("dynamic shared memory", dynamic),
+                    Some((name, &start)) => (name.as_str(), start),
+                    None => ("shared memory", 0),
+                };
                 let rank = address >> 24;
                 let of = if rank > 0 { format!(" of CTA rank {rank}") } else { String::new() };
                 (format!("{name}{of}"), u64::from(offset - start))

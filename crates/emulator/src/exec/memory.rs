@@ -3,6 +3,7 @@
 use crate::check::{Access, Bytes, Order, Proxy, Scope, Use};
 use crate::decode::{Addr, Decoder, Refusal, types};
 use crate::exec::{Op, lanes};
+use crate::finding::Kind;
 use crate::isa::Type;
 use crate::isa::table::{BLACKWELL, Row};
 use crate::machine::{Cluster, Fault, Outcome, Reg, WARP, Warp};
@@ -635,6 +636,9 @@ fn store(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AccessOp) -> Re
         }
         write(machine, warp, lane, spaces[lane], at[lane], &data[..total])?;
     }
+    if machine.observer.is_some() && op.order == Order::Weak && may_overlap(mask, &at, total as u64) {
+        check_lanes(machine, warp, mask, op, (&at, &spaces));
+    }
     Ok(match op.order {
         Order::Weak => Outcome::Next,
         _ => Outcome::Yield,
@@ -699,6 +703,43 @@ fn scatter_words(
         }
     }
     rest
+}
+
+/// Whether lanes may meet: addresses that ascend never do.
+fn may_overlap(mask: u32, at: &[u64; WARP], bytes: u64) -> bool {
+    let mut end = 0;
+    !lanes(mask).all(|lane| {
+        let ascends = at[lane] >= end;
+        end = at[lane] + bytes;
+        ascends
+    })
+}
+
+/// Lanes of one store that wrote different values to the same bytes: which one stays is undefined.
+fn check_lanes(
+    machine: &mut Cluster,
+    warp: &Warp,
+    mask: u32,
+    op: &AccessOp,
+    (at, spaces): (&[u64; WARP], &[Space; WARP]),
+) {
+    let width = op.ty.bytes() as usize;
+    for lane in lanes(mask).filter(|&lane| matches!(spaces[lane], Space::Global | Space::Shared)) {
+        for (i, &reg) in op.regs.iter().enumerate() {
+            let mut now = [0u8; 16];
+            let wrote = warp.regs.lane_bits(reg, lane).to_le_bytes();
+            let place = at[lane] + (i * width) as u64;
+            let intact = read(machine, warp, lane, spaces[lane], place, &mut now[..width]).is_ok()
+                && now[..width] == wrote[..width];
+            if !intact {
+                let message =
+                    format!("lane {lane} and a higher lane of this store write different values to {place:#x}");
+                let found = machine.finding(Kind::Race, warp, mask, message);
+                machine.report(*found);
+                return;
+            }
+        }
+    }
 }
 
 fn store_bulk(
