@@ -51,7 +51,7 @@ struct Tile {
 };
 
 struct SharedMap {
-    static constexpr int barrier_bytes = 2 * S::stages * sizeof(Mbarrier);
+    static constexpr int barrier_bytes = 2 * S::stages * sizeof(Mbarrier) + MergeMap<S>::barrier_bytes;
 
     Ring<Tile, S::stages> ring;
     alignas(16) MergeMap<S> merge;

@@ -33,6 +33,7 @@ struct alignas(8) Weight {
 
 template <class S>
 struct MergeMap {
+    static constexpr int barrier_bytes = sizeof(Mbarrier);
     static constexpr int vectors = S::group_size * S::head_dim / 4; // float4 of an output group
     static constexpr int head_vectors = S::head_dim / 4;
 
