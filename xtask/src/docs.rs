@@ -5,12 +5,16 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use bakewell_core::Operation;
 use bakewell_core::program::Evidence;
 
 use crate::artifacts;
-use crate::check::coverage::PROMISED;
 use crate::support::{self, Shipped};
 use crate::workspace::Workspace;
+
+/// In the order of the table.
+const OPERATIONS: [Operation; 4] =
+    [Operation::GqaDecode, Operation::Nvfp4Context, Operation::Nvfp4PreAttention, Operation::Gdn];
 
 const BEGIN: &str = "<!-- support table, written by `cargo xtask docs` -->\n";
 const END: &str = "<!-- end of the support table -->\n";
@@ -41,16 +45,14 @@ fn replace_table(text: &str, table: &str) -> Option<String> {
 /// A row per operation and architecture: how many programs, and how many of them are proven how far.
 fn support_table(shipped: &[Shipped]) -> String {
     let mut text = String::from("| operation | architecture | programs | evidence |\n|---|---|---|---|\n");
-    for (operation, architectures) in PROMISED {
-        for shipped in shipped.iter().filter(|shipped| architectures.contains(&shipped.manifest.arch)) {
+    for operation in OPERATIONS {
+        for shipped in shipped {
             let evidence: Vec<Evidence> =
-                shipped.programs(*operation).map(|program| shipped.evidence(program)).collect();
-            text += &format!(
-                "| `{operation}` | {} | {} | {} |\n",
-                shipped.manifest.arch,
-                evidence.len(),
-                counted(&evidence)
-            );
+                shipped.programs(operation).map(|program| shipped.evidence(program)).collect();
+            if !evidence.is_empty() {
+                let arch = shipped.manifest.arch;
+                text += &format!("| `{operation}` | {arch} | {} | {} |\n", evidence.len(), counted(&evidence));
+            }
         }
     }
     text

@@ -24,10 +24,11 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace this program was compiled in.
+    /// The workspace whose xtask cargo runs; without cargo, the one this program was compiled in.
     pub(crate) fn here() -> Workspace {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-        Workspace { root: root.to_owned() }
+        let running = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let xtask = running.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+        Workspace { root: xtask.parent().unwrap_or(Path::new(".")).to_owned() }
     }
 
     /// The pinned compiler.

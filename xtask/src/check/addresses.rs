@@ -3,7 +3,8 @@
 //! A scan of the shipped PTX. From every 64-bit register that a memory instruction dereferences it walks the
 //! definitions back to each widening of a 32-bit value, and from there to the products (`mul.lo`, `mad.lo`, `shl`)
 //! that made it. A product is reported unless the magnitudes of its factors, bounded from thread and block indices,
-//! masks, shifts and constants, keep it below the width. The walk ignores control flow: a register has all its
+//! masks, shifts and constants, keep it below the width. Variables are taken to be non-negative, so a minimum is at most
+//! either argument: a negative offset is another kind of fault. The walk ignores control flow: a register has all its
 //! definitions at once. A value that depends on itself (a loop counter) is unbounded unless every ordering comparison
 //! of it is with something bounded; then it is taken to stay within that, plus its step.
 
@@ -296,8 +297,8 @@ impl<'p> Walk<'p> {
             "and" => source(0).min(source(1)),
             "or" | "xor" => u64::MAX >> (source(0) | source(1)).leading_zeros().min(63),
             "selp" => source(0).max(source(1)),
-            "min" if instruction.has("u32") || instruction.has("u64") => source(0).min(source(1)),
-            "min" | "max" => source(0).max(source(1)),
+            "min" => source(0).min(source(1)),
+            "max" => source(0).max(source(1)),
             "div" => source(0) / constant(instruction.source(1)).unwrap_or(1).max(1),
             "rem" => source(0).min(source(1).saturating_sub(1)),
             // Inserts `len` bits of a at `pos` into b.
