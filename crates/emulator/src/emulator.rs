@@ -8,7 +8,7 @@ use crate::check::Observer;
 use crate::check::order::{LaunchState, OrderChecker};
 use crate::decode::{Globals, Program, decode_kernel, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
-use crate::exec::mbarrier::Mbarrier;
+use crate::exec::mbarrier::Mbarriers;
 use crate::finding::Finding;
 use crate::isa::Target;
 use crate::machine::{Cluster, Cta, Grid, LaunchShape, NamedBarrier, Regs, Status, WARP, Warp};
@@ -603,9 +603,10 @@ impl Run {
             shared: SharedMemory::new(shape.shared_bytes, check),
             tensor: self.target.has_tensor_memory().then(|| Box::new(TensorMemory::new())),
             tensor_changes: 0,
-            mbarriers: std::collections::BTreeMap::<u32, Mbarrier>::new(),
+            mbarriers: Mbarriers::default(),
             barriers: std::array::from_fn(|_| NamedBarrier::default()),
             register_pool: 0,
+            released_dependents: false,
             warps: warps.collect(),
             live_threads: threads,
             live_by_warp: live,

@@ -7,8 +7,8 @@ mod module;
 mod operands;
 mod program;
 
-pub use function::{decode_kernel, survey_kernel};
 pub(crate) use function::types;
+pub use function::{decode_kernel, survey_kernel};
 pub use module::{Globals, initial_bytes, size_of};
 pub use operands::{Addr, SpecialRegister};
 pub use program::{Demands, Guard, Instr, ParamInfo, Program};

@@ -248,6 +248,9 @@ fn run(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AtomicOp) -> Resu
     let total = width * op.values.len() as u32;
     check_alignment(machine, warp, mask, &at, total)?;
     machine.counters.add_bytes(Path::Atomic, u64::from(mask.count_ones() * total));
+    if spaces[mask.trailing_zeros() as usize] == Space::Shared {
+        super::mbarrier::check_access(machine, warp, mask, &at, total)?;
+    }
     if machine.observer.is_some() {
         let access = Access {
             space: spaces[mask.trailing_zeros() as usize],

@@ -489,6 +489,9 @@ fn prepare(
     check_alignment(machine, warp, mask, &at, bytes)?;
     let space = spaces[mask.trailing_zeros() as usize];
     count(machine, warp, mask, space, &at, bytes, load);
+    if space == Space::Shared {
+        super::mbarrier::check_access(machine, warp, mask, &at, bytes)?;
+    }
     if machine.observer.is_some() && !matches!(space, Space::Param | Space::Local) {
         let access = Access {
             space,

@@ -1,5 +1,8 @@
 //! Execution, one file per family: rows of the instruction table, decoding, semantics, tests.
 
+pub mod async_copy;
+#[cfg(test)]
+pub(crate) mod async_testing;
 pub mod atomic;
 pub mod barrier;
 pub mod bulk_copy;
@@ -7,8 +10,10 @@ pub mod cluster;
 pub mod compare;
 pub mod control;
 pub mod convert;
+pub mod copy_groups;
 pub mod float;
 pub mod integer;
+pub mod launch_control;
 pub mod ldmatrix;
 pub mod mbarrier;
 pub mod memory;
@@ -16,9 +21,13 @@ pub mod mma;
 pub mod moves;
 mod operand_tile;
 mod print;
+pub mod reduction;
 pub mod shuffle;
+pub mod store_async;
 pub mod tcgen05;
 pub mod tensor_copy;
+pub mod tensor_map;
+mod transfer;
 pub mod wgmma;
 
 use crate::isa::table::Row;
@@ -51,6 +60,16 @@ pub enum Op {
     Mbarrier(mbarrier::MbarrierOp),
     /// Bulk copies without a tensor map.
     BulkCopy(Box<bulk_copy::BulkCopyOp>),
+    /// `cp.async`
+    AsyncCopy(Box<async_copy::AsyncCopyOp>),
+    /// `st.async` and `red.async`
+    StoreAsync(Box<store_async::StoreAsyncOp>),
+    /// Cluster launch control.
+    LaunchControl(launch_control::LaunchControlOp),
+    /// Groups of copies.
+    CopyGroup(copy_groups::GroupOp),
+    /// Tensor maps changed on the device.
+    TensorMap(tensor_map::TensorMapOp),
     /// Tensor copies.
     TensorCopy(Box<tensor_copy::TensorCopyOp>),
     /// Clusters and launch control.
@@ -78,7 +97,12 @@ pub static ROWS: &[&[Row]] = &[
     shuffle::ROWS,
     barrier::ROWS,
     mbarrier::ROWS,
+    async_copy::ROWS,
+    copy_groups::ROWS,
+    launch_control::ROWS,
+    store_async::ROWS,
     bulk_copy::ROWS,
+    tensor_map::ROWS,
     tensor_copy::ROWS,
     cluster::ROWS,
     ldmatrix::ROWS,
@@ -102,6 +126,11 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
         Op::Shuffle(op) => shuffle::execute(machine, warp, mask, op),
         Op::Barrier(op) => barrier::execute(machine, warp, mask, op),
         Op::Mbarrier(op) => mbarrier::execute(machine, warp, mask, op),
+        Op::AsyncCopy(op) => async_copy::execute(machine, warp, mask, op),
+        Op::StoreAsync(op) => store_async::execute(machine, warp, mask, op),
+        Op::LaunchControl(op) => launch_control::execute(machine, warp, mask, op),
+        Op::CopyGroup(op) => copy_groups::execute(machine, warp, mask, *op),
+        Op::TensorMap(op) => tensor_map::execute(machine, warp, mask, op),
         Op::BulkCopy(op) => bulk_copy::execute(machine, warp, mask, op),
         Op::TensorCopy(op) => tensor_copy::execute(machine, warp, mask, op),
         Op::Cluster(op) => cluster::execute(machine, warp, mask, op),

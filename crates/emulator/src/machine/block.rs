@@ -1,6 +1,8 @@
 //! Why a group of lanes cannot run, and when it can again.
 
 use super::{Cluster, Warp};
+use crate::exec::copy_groups::GroupWait;
+use crate::exec::mbarrier;
 
 /// What a blocked group waits for. Conditions are polled by the scheduler: a waker only changes the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +24,17 @@ pub enum Block {
         /// Generation waited for.
         generation: u64,
     },
-    /// A mbarrier must leave the phase of this parity.
+    /// A mbarrier must complete a phase.
     Mbarrier {
         /// Barrier, `rank << 24 | offset`.
         address: u32,
         /// Phase number that must be complete.
         phase: u64,
+        /// The instruction gives up after a while, as `try_wait` does.
+        times_out: bool,
     },
+    /// The copies of every lane of the group must be complete but for the newest groups.
+    CopyGroups(GroupWait),
     /// The pending-operation count of the warp must fall to `most`; what counts is the family's business.
     Pending {
         /// Which counter: see [`Warp::pending`].
@@ -58,7 +64,8 @@ impl Block {
             Block::Converge { members } => members & warp.live & !mask == 0,
             Block::NamedBarrier { id, generation } => cta.barriers[id as usize].generation > generation,
             Block::ClusterBarrier { generation } => cluster.barrier.generation > generation,
-            Block::Mbarrier { address, phase } => cluster.mbarrier_passed(address, phase),
+            Block::Mbarrier { address, phase, .. } => cluster.mbarrier_passed(address, phase),
+            Block::CopyGroups(wait) => warp.copies.is_over(mask, wait),
             Block::Pending { counter, most } => warp.pending[counter as usize] <= most,
             Block::TensorAllocation { seen } => cta.tensor_changes != seen,
             Block::Registers { wanted } => cta.register_pool >= wanted,
@@ -82,9 +89,10 @@ impl Block {
                 cluster.barrier.arrived,
                 cluster.live_threads()
             ),
-            Block::Mbarrier { address, phase } => {
-                format!("waits on {} phase {phase}", cluster.describe_mbarrier(address))
+            Block::Mbarrier { address, phase, .. } => {
+                format!("waits for phase {phase} of {}", mbarrier::describe(cluster, address))
             }
+            Block::CopyGroups(wait) => wait.describe(),
             Block::Pending { counter, most } => {
                 format!("waits until at most {most} operations remain, {} do", warp.pending[counter as usize])
             }

@@ -129,12 +129,14 @@ impl Cluster {
 
     /// An access error as a finding: out of bounds and misalignment end the launch, uninitialised reads do not.
     pub fn access_fault(&self, error: AccessError, warp: &Warp, lanes: u32) -> Fault {
-        let (kind, message) = match error {
-            AccessError::OutOfBounds(text) => (Kind::OutOfBounds, text),
-            AccessError::Uninitialised(text) => (Kind::Uninitialised, format!("nobody wrote {text}")),
-            AccessError::Misaligned(text) => (Kind::Misaligned, text),
-        };
+        let (kind, message) = access_kind(error);
         self.finding(kind, warp, lanes, message)
+    }
+
+    /// An access error of an operation in flight as a finding.
+    pub fn access_fault_of(&self, error: AccessError, actor: &Actor) -> Fault {
+        let (kind, message) = access_kind(error);
+        self.finding_of(kind, actor, message)
     }
 
     /// The actor of the instruction that `warp` executes.
@@ -163,22 +165,8 @@ impl Cluster {
         let offset = address & 0x00ff_ffff;
         self.ctas
             .get(Self::rank_of(address) as usize)
-            .and_then(|cta| cta.mbarriers.get(&offset))
+            .and_then(|cta| cta.mbarriers.get(offset))
             .is_none_or(|barrier| barrier.phase > phase)
-    }
-
-    /// A mbarrier in words.
-    pub fn describe_mbarrier(&self, address: u32) -> String {
-        let offset = address & 0x00ff_ffff;
-        let rank = Self::rank_of(address);
-        let barrier = self.ctas.get(rank as usize).and_then(|cta| cta.mbarriers.get(&offset));
-        match barrier {
-            Some(b) => format!(
-                "mbarrier {offset:#x} of CTA rank {rank} (phase {}, {} of {} arrivals pending, tx-count {})",
-                b.phase, b.pending, b.expected, b.transactions
-            ),
-            None => format!("mbarrier {offset:#x} of CTA rank {rank} (not live)"),
-        }
     }
 
     /// Whether every lane of `members` that has not exited executes now; otherwise the outcome that waits for them.
@@ -203,5 +191,13 @@ impl Cluster {
     /// `.aligned`: all lanes of the warp that have not exited.
     pub fn require_aligned(&self, warp: &Warp, mask: u32) -> Option<Outcome> {
         self.require(warp, mask, warp.live)
+    }
+}
+
+fn access_kind(error: AccessError) -> (Kind, String) {
+    match error {
+        AccessError::OutOfBounds(text) => (Kind::OutOfBounds, text),
+        AccessError::Uninitialised(text) => (Kind::Uninitialised, format!("nobody wrote {text}")),
+        AccessError::Misaligned(text) => (Kind::Misaligned, text),
     }
 }

@@ -1,9 +1,7 @@
 //! A CTA: shared memory, tensor memory, named barriers, register pool.
 
-use std::collections::BTreeMap;
-
 use super::Warp;
-use crate::exec::mbarrier::Mbarrier;
+use crate::exec::mbarrier::Mbarriers;
 use crate::memory::{SharedMemory, TensorMemory};
 
 /// One of the sixteen barriers of a CTA.
@@ -36,11 +34,13 @@ pub struct Cta {
     /// Number of allocations and releases of tensor memory so far.
     pub tensor_changes: u64,
     /// Live mbarriers by shared offset.
-    pub mbarriers: BTreeMap<u32, Mbarrier>,
+    pub mbarriers: Mbarriers,
     /// Named barriers 0 to 15.
     pub barriers: [NamedBarrier; 16],
     /// Registers that setmaxnreg may hand out.
     pub register_pool: u32,
+    /// `griddepcontrol.launch_dependents` was executed.
+    pub released_dependents: bool,
     /// Warps; the one that runs is taken out meanwhile.
     pub warps: Vec<Option<Box<Warp>>>,
     /// Threads that have not exited.

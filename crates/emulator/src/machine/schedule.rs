@@ -1,6 +1,7 @@
 //! Who runs next: warps of a cluster in seeded order, lane groups lowest first.
 
 use super::{Block, Cluster, Group, Outcome, Warp};
+use crate::async_engine::Sleep;
 use crate::check::{Actor, Event};
 use crate::decode::Guard;
 use crate::exec;
@@ -54,6 +55,9 @@ impl Cluster {
                 if self.waits_outside() {
                     return Status::Paused;
                 }
+                if self.time_out_wait() {
+                    continue;
+                }
                 self.report_deadlock();
                 return self.finish();
             }
@@ -79,6 +83,9 @@ impl Cluster {
                         self.spins = 0;
                     } else if self.spins >= SPINS_PER_TURN {
                         self.spins = 0;
+                        if self.time_out_wait() {
+                            continue;
+                        }
                         let progress = grid.progress();
                         if progress != seen_progress || !self.only_cluster() {
                             return Status::Paused;
@@ -315,6 +322,7 @@ impl Cluster {
 
     /// Lanes exit.
     fn exit(&mut self, warp: &mut Warp, index: usize, active: u32) -> Option<Slice> {
+        exec::copy_groups::before_exit(self, warp, active);
         self.notify(warp, active, &Event::Exit);
         let pc = warp.groups[index].pc;
         let rest = warp.groups[index].mask & !active;
@@ -332,7 +340,7 @@ impl Cluster {
         cta.live_by_warp[warp.index as usize] -= threads;
         let done = cta.is_done();
         exec::barrier::after_exit(self, warp.cta);
-        exec::cluster::after_exit(self);
+        exec::cluster::after_exit(self, warp, active);
         if done {
             self.cta_exit(warp.cta);
         }
@@ -346,9 +354,34 @@ impl Cluster {
             observer.event(&actor, &Event::CtaExit { cta: rank });
         }
         self.counters.ctas += 1;
-        self.grid.release_dependents();
+        if !self.ctas[rank as usize].released_dependents {
+            self.grid.release_dependents();
+        }
         exec::tcgen05::cta_exit(self, rank);
         exec::mbarrier::cta_exit(self, rank);
+    }
+
+    /// Ends one sleep of `try_wait` that did not end yet since anything happened. The program may have other work to do
+    /// before the phase can complete; when every sleeper woke in vain, it is a deadlock.
+    fn time_out_wait(&mut self) -> bool {
+        let sleeper = self.blocks().find_map(|(warp, group, block)| match block {
+            Block::Mbarrier { address, times_out: true, .. } => {
+                let sleep = Sleep { cta: warp.cta, warp: warp.index, pc: group.pc, address };
+                (!self.engine.has_timed_out(&sleep)).then_some((sleep, group.mask))
+            }
+            _ => None,
+        });
+        let Some((sleep, mask)) = sleeper else {
+            return false;
+        };
+        if let Some(warp) = &mut self.ctas[sleep.cta as usize].warps[sleep.warp as usize] {
+            warp.timed_out |= mask;
+            for group in warp.groups.iter_mut().filter(|group| group.mask == mask) {
+                group.block = None;
+            }
+        }
+        self.engine.note_timeout(sleep);
+        true
     }
 
     fn waits_outside(&self) -> bool {

@@ -1,6 +1,7 @@
 //! A warp: lane groups with their program counters, registers, local memory.
 
 use super::{Block, Regs};
+use crate::exec::copy_groups::Copies;
 use crate::memory::LocalMemory;
 
 /// Lanes that stand at the same operation with the same callers.
@@ -38,6 +39,14 @@ pub struct Warp {
     pub local: LocalMemory,
     /// Asynchronous operations not yet complete, by counter: see [`Block::Pending`].
     pub pending: [u32; PENDING_COUNTERS],
+    /// Per-thread copies in flight and their groups.
+    pub copies: Copies,
+    /// Lanes that arrived at the cluster barrier and did not wait yet.
+    pub cluster_arrived: u32,
+    /// Parity of the generation that each of them arrived in.
+    pub cluster_parity: u32,
+    /// Lanes whose `try_wait` ran out of time.
+    pub timed_out: u32,
     /// Warp instructions executed.
     pub instructions: u64,
     /// Registers per thread, as setmaxnreg left them; 0 when unknown.
@@ -58,6 +67,10 @@ impl Warp {
             regs,
             local,
             pending: [0; PENDING_COUNTERS],
+            copies: Copies::default(),
+            cluster_arrived: 0,
+            cluster_parity: 0,
+            timed_out: 0,
             instructions: 0,
             register_budget: 0,
             wgmma: Default::default(),

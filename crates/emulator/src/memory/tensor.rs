@@ -24,7 +24,12 @@ impl TensorMemory {
     /// Nothing allocated, nothing written.
     pub fn new() -> TensorMemory {
         let cells = (LANES * COLUMNS) as usize;
-        TensorMemory { cells: vec![0; cells], init: BitSet::new(cells), owner: vec![0; COLUMNS as usize], state: Default::default() }
+        TensorMemory {
+            cells: vec![0; cells],
+            init: BitSet::new(cells),
+            owner: vec![0; COLUMNS as usize],
+            state: Default::default(),
+        }
     }
 
     /// Index of a cell; `None` outside 128 lanes by 512 columns.
