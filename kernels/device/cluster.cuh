@@ -40,18 +40,18 @@ class PeerPointer {
     // Stores without waiting; `barrier`, in the same CTA as this address, counts 16 bytes.
     // PTX: st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32
     __device__ void store(float4 value, PeerPointer<Mbarrier> barrier) const {
-        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                         address),
-                     "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier.address)
-                     : "memory");
+        asm volatile(
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+            "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier.address)
+            : "memory");
     }
 
     // The same for 8 bytes. PTX: st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32
     __device__ void store(float2 value, PeerPointer<Mbarrier> barrier) const {
-        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-                         address),
-                     "f"(value.x), "f"(value.y), "r"(barrier.address)
-                     : "memory");
+        asm volatile(
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+            "f"(value.x), "f"(value.y), "r"(barrier.address)
+            : "memory");
     }
 };
 
