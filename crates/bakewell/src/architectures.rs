@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    const SCHEDULE: GqaDecode = GqaDecode::LONG;
+    const SCHEDULE: GqaDecode = GqaDecode::STREAM;
 
     /// An architecture with one program, whose manifest holds this ABI hash.
     fn with_abi(abi: Sha256Hex) -> Compiled {
@@ -123,11 +123,11 @@ mod tests {
     #[test]
     fn programs_of_another_parameter_layout_are_refused() {
         let abi = SCHEDULE.params().abi_hash();
-        assert_eq!(with_abi(abi.clone()).program(&SCHEDULE).unwrap().name(), "sm90/gqa_decode-long_g4_d128_f16");
+        assert_eq!(with_abi(abi.clone()).program(&SCHEDULE).unwrap().name(), "sm90/gqa_decode-stream_g4_d128_f16");
         let other = Sha256Hex::of(b"another layout");
         match with_abi(other.clone()).program(&SCHEDULE) {
             Err(Error::Corrupt { program, what: "parameter layout", expected, given }) => {
-                assert_eq!(program, "sm90/gqa_decode-long_g4_d128_f16");
+                assert_eq!(program, "sm90/gqa_decode-stream_g4_d128_f16");
                 assert_eq!((expected, given), (other.to_string(), abi.to_string()));
             }
             accepted => panic!("{accepted:?}"),

@@ -1,29 +1,10 @@
 //! Grouped-query decode attention on sm100.
 
-use bakewell_core::route::{Bound, Route};
-use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, facts};
+use bakewell_core::route::Route;
+use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, LARGE_DEVICE_ROUTES};
 
-/// Up to 128 keys per CTA, no ring.
-pub const SHORT: GqaDecode = GqaDecode::SHORT;
+/// Every compiled schedule, for the seed's shape.
+pub const SCHEDULES: &[GqaDecode] = &[GqaDecode::SHORT, GqaDecode::LONG_K64, GqaDecode::LONG_K128, GqaDecode::STREAM];
 
-/// Ring of 128-key tiles, four deep: 128 KiB of shared memory per CTA.
-pub const LONG: GqaDecode = GqaDecode::LONG;
-
-/// Every compiled schedule: both kernels for the seed's shape.
-pub const SCHEDULES: &[GqaDecode] = &[SHORT, LONG];
-
-/// Which serves which shapes; first match wins.
-pub const ROUTES: &[Route<Choice>] = &[
-    Route {
-        when: &[Bound::up_to(facts::CAPACITY, 64), Bound::up_to(facts::REQUESTED_SPLITS, 1)],
-        then: Choice { schedule: SHORT.name, cluster: 1, splits: Splits::Fixed(1) },
-    },
-    Route {
-        when: &[],
-        then: Choice {
-            schedule: LONG.name,
-            cluster: 1,
-            splits: Splits::Fill { ctas_per_sm: 1, min_keys: 64, max: 16 },
-        },
-    },
-];
+/// Which serves which shapes; first match wins. Not measured on this architecture: those of the nearest one that was.
+pub const ROUTES: &[Route<Choice>] = LARGE_DEVICE_ROUTES;

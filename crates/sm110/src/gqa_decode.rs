@@ -1,29 +1,22 @@
 //! Grouped-query decode attention on sm110.
 
 use bakewell_core::route::{Bound, Route};
-use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, every_shape, facts};
+use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode, Splits, every_shape, facts, row};
 
-/// Up to 128 keys per CTA, no ring.
+/// One 64-key tile per CTA.
 pub const SHORT: GqaDecode = GqaDecode::SHORT;
 
-/// Ring of 128-key tiles, two deep: 64 KiB in flight on each of 20 SMs.
-pub const LONG: GqaDecode = GqaDecode { stages: 2, ..GqaDecode::LONG };
+/// Ring of four 128-key tiles: 128 KiB, far more than the latency of LPDDR5X times its rate over 20 SMs.
+pub const LONG_K128: GqaDecode = GqaDecode { stages: 4, ..GqaDecode::LONG_K128 };
 
-/// Every compiled schedule: both kernels for every shape.
-pub const SCHEDULES: &[GqaDecode] = &every_shape::<2, 24>([SHORT, LONG]);
+/// Every compiled schedule: both for every shape.
+pub const SCHEDULES: &[GqaDecode] = &every_shape::<2, 24>([SHORT, LONG_K128]);
 
-/// Which serves which shapes; first match wins.
+/// Which serves which shapes; first match wins. Not measured on this architecture: with 20 SMs a cluster of two CTAs
+/// per row fills the device for up to ten rows, and from there on a CTA per row does.
 pub const ROUTES: &[Route<Choice>] = &[
-    Route {
-        when: &[Bound::up_to(facts::CAPACITY, 64), Bound::up_to(facts::REQUESTED_SPLITS, 1)],
-        then: Choice { schedule: SHORT.name, cluster: 1, splits: Splits::Fixed(1) },
-    },
-    Route {
-        when: &[],
-        then: Choice {
-            schedule: LONG.name,
-            cluster: 1,
-            splits: Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 },
-        },
-    },
+    row(&[Bound::from(facts::REQUESTED_SPLITS, 1)], LONG_K128.name, 1, Splits::Fixed(1)),
+    row(&[Bound::up_to(facts::CAPACITY, 64)], SHORT.name, 1, Splits::Fixed(1)),
+    row(&[Bound::up_to(facts::ROWS, 10), Bound::from(facts::CAPACITY, 257)], LONG_K128.name, 2, Splits::Fixed(1)),
+    row(&[], LONG_K128.name, 1, Splits::Fixed(1)),
 ];

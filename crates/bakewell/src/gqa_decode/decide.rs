@@ -31,7 +31,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Name of the program: `sm90/gqa_decode-long_g4_d128_f16`.
+    /// Name of the program: `sm90/gqa_decode-stream_g4_d128_f16`.
     pub fn program(&self) -> String {
         format!("{}/{}-{}", self.arch, Operation::GqaDecode, self.schedule.variant())
     }

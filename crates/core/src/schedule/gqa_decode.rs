@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Budgets, Fact, Schedule};
 use crate::params::{ParamField, ParamKind, ParamLayout};
+use crate::route::{Bound, Route};
 use crate::{DType, Operation};
 
 /// Which kernel of the operation.
@@ -122,32 +123,36 @@ pub const fn every_shape<const B: usize, const N: usize>(schedules: [GqaDecode; 
 }
 
 impl GqaDecode {
-    /// What the `short` schedules of all architectures share: the seed's shape, 16 keys for each of 8 warps.
+    /// One 64-key tile per CTA: 16 keys for each of 4 warps. Seed's shape, as all of these; architectures change what
+    /// they must.
     pub const SHORT: GqaDecode = GqaDecode {
         name: "short",
         family: Family::Short,
         element: Element::F16,
         group_size: 4,
         head_dim: 128,
-        threads: 256,
-        consumer_warps: 8,
-        tile_keys: 128,
+        threads: 128,
+        consumer_warps: 4,
+        tile_keys: 64,
         stages: 0,
         pdl: true,
         min_ctas_per_sm: 1,
     };
 
-    /// What the `stream` schedules of all architectures share: the seed's shape, 16 keys of a tile for each of 8 warps.
-    pub const STREAM: GqaDecode = GqaDecode { name: "stream", family: Family::Stream, ..GqaDecode::SHORT };
+    /// Ring of twelve 64-key tiles, 192 KiB: little work per CTA, everything in flight at once.
+    pub const LONG_K64: GqaDecode =
+        GqaDecode { name: "long_k64", family: Family::Long, threads: 160, stages: 12, ..GqaDecode::SHORT };
 
-    /// What the `long` schedules of all architectures share: the seed's shape, 8 consumer warps and a producer.
-    pub const LONG: GqaDecode = GqaDecode {
-        name: "long",
-        family: Family::Long,
-        threads: 288,
+    /// Ring of six 128-key tiles, 192 KiB: half as many barriers per key.
+    pub const LONG_K128: GqaDecode = GqaDecode { name: "long_k128", tile_keys: 128, stages: 6, ..GqaDecode::LONG_K64 };
+
+    /// 8 warps with 16 keys each of a 128-key tile, through registers: 64 KiB in flight, the best rate of full DRAM.
+    pub const STREAM: GqaDecode = GqaDecode {
+        name: "stream",
+        family: Family::Stream,
+        threads: 256,
         consumer_warps: 8,
         tile_keys: 128,
-        stages: 4,
         ..GqaDecode::SHORT
     };
 
@@ -315,6 +320,42 @@ pub enum Splits {
     },
 }
 
+/// Routes of devices with a hundred SMs and more, as measured on an H200 with 132.
+///
+/// Few rows: clusters of 8 or 4 CTAs share a row and merge without global memory. From 64 rows on a CTA per row fills
+/// the device, and from about 250 MB of cache on the rate of DRAM is all that counts: `stream`. A row whose
+/// schedule is not compiled for a shape is passed over. Record: `docs/measurements/`.
+pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
+    const SHORT: &str = GqaDecode::SHORT.name;
+    const K64: &str = GqaDecode::LONG_K64.name;
+    const K128: &str = GqaDecode::LONG_K128.name;
+    const STREAM: &str = GqaDecode::STREAM.name;
+    const FILL: Splits = Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 };
+    use facts::{CAPACITY, REQUESTED_SPLITS, ROWS};
+
+    &[
+        row(&[Bound::from(REQUESTED_SPLITS, 1)], K128, 1, Splits::Fixed(1)),
+        row(&[Bound::up_to(CAPACITY, 64), Bound::from(ROWS, 128)], SHORT, 1, Splits::Fixed(1)),
+        row(&[Bound::up_to(CAPACITY, 64)], K64, 1, Splits::Fixed(1)),
+        row(&[Bound::up_to(CAPACITY, 64)], SHORT, 1, Splits::Fixed(1)),
+        row(&[Bound::from(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 1, FILL),
+        row(&[Bound::up_to(ROWS, 16), Bound::from(CAPACITY, 65_536)], STREAM, 1, FILL),
+        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 128)], K128, 1, Splits::Fixed(1)),
+        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 2048)], K64, 8, Splits::Fixed(1)),
+        row(&[Bound::up_to(ROWS, 16), Bound::up_to(CAPACITY, 2048)], K64, 4, Splits::Fixed(1)),
+        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 4096)], K128, 1, Splits::Fixed(8)),
+        row(&[Bound::up_to(ROWS, 16)], K128, 2, Splits::Fixed(8)),
+        row(&[Bound::up_to(ROWS, 63)], K128, 2, Splits::Fixed(1)),
+        row(&[Bound::equal(ROWS, 64), Bound::within(CAPACITY, 512, 2047)], K128, 2, Splits::Fixed(1)),
+        row(&[], K128, 1, Splits::Fixed(1)),
+    ]
+};
+
+/// A row of a route table.
+pub const fn row(when: &'static [Bound], schedule: &'static str, cluster: u32, splits: Splits) -> Route<Choice> {
+    Route { when, then: Choice { schedule, cluster, splits } }
+}
+
 impl Choice {
     /// Global splits for `rows` (request, KV head) pairs of `capacity` keys on `sm_count` SMs.
     pub fn global_splits(&self, rows: u64, capacity: u64, sm_count: u32) -> u32 {
@@ -337,9 +378,9 @@ mod tests {
 
     #[test]
     fn every_shape_occurs_once_per_schedule() {
-        let all: [GqaDecode; 24] = every_shape([GqaDecode::SHORT, GqaDecode::LONG]);
+        let all: [GqaDecode; 24] = every_shape([GqaDecode::SHORT, GqaDecode::LONG_K64]);
         let mut names: Vec<String> = all.iter().map(Schedule::variant).collect();
-        assert_eq!((names[0].as_str(), names[1].as_str()), ("short_g4_d128_f16", "long_g4_d128_f16"));
+        assert_eq!((names[0].as_str(), names[1].as_str()), ("short_g4_d128_f16", "long_k64_g4_d128_f16"));
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 24);
