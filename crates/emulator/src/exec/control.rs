@@ -277,3 +277,147 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &ControlOp
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::finding::Kind;
+    use crate::isa::Target;
+    use crate::testing::{lanes, run_on, run32};
+
+    const LANE: [u32; 32] = {
+        let mut lanes = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            lanes[i] = i as u32;
+            i += 1;
+        }
+        lanes
+    };
+
+    /// Runs `kernel` of a module on one CTA of 32 threads with a buffer of 32 words.
+    fn run(text: &str, kernel: &str) -> (crate::Report, Vec<u32>) {
+        let device = Emulator::new(Target::Sm90, Options::new(Target::Sm90));
+        let module = Module::parse(&format!(".version 8.4 .target sm_90a .address_size 64\n{text}")).unwrap();
+        let out = device.allocate("out", 128).unwrap();
+        let loaded = device.load(&module).unwrap();
+        let report = device.launch(&loaded, kernel, Launch::linear(1, 32), &out.to_le_bytes()).unwrap();
+        let bytes = device.read(out, 128).unwrap();
+        let words = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        (report, words)
+    }
+
+    #[test]
+    fn lanes_loop_as_often_as_they_must_and_meet_again() {
+        let out = run32(
+            "mov.u32 %o0, 0; mov.u32 %r1, 0; LOOP: setp.ge.u32 %p0, %r1, %r0; @%p0 bra DONE; add.u32 %o0, %o0, %r1; add.u32 %r1, %r1, 1;
+             bra.uni LOOP; DONE: activemask.b32 %o1; bar.warp.sync -1; activemask.b32 %o2;",
+            &[LANE],
+            3,
+        );
+        for lane in 0..32u32 {
+            assert_eq!(out[0][lane as usize], lane * lane.saturating_sub(1) / 2);
+            assert_eq!(out[1][lane as usize], u32::MAX);
+            assert_eq!(out[2][lane as usize], u32::MAX);
+        }
+    }
+
+    #[test]
+    fn tables_scatter_lanes() {
+        let out = run32(
+            "and.b32 %r1, %r0, 3; T: .branchtargets A, B, A, C; brx.idx %r1, T; A: mov.u32 %o0, 10; bra.uni E; B: mov.u32 %o0, 20; bra.uni E;
+             C: mov.u32 %o0, 30; E: add.u32 %o0, %o0, %r0;",
+            &[LANE],
+            1,
+        );
+        for lane in 0..32u32 {
+            assert_eq!(out[0][lane as usize], [10, 20, 10, 30][lane as usize % 4] + lane);
+        }
+        let body = "T: .branchtargets A, B; brx.idx %r0, T; A: B:";
+        let ran = run_on(Target::Sm100, body, (&[lanes(&[2])], &[]), (0, 0));
+        assert_eq!(ran.report.findings[0].kind, Kind::OutOfBounds);
+    }
+
+    #[test]
+    fn functions_take_and_return_parameters() {
+        let (report, words) = run(
+            ".func (.param .b32 result) square(.param .b32 x, .param .align 8 .b8 pair[8]) {
+                 .reg .b32 %r<5>; .reg .pred %p;
+                 ld.param.u32 %r0, [x]; ld.param.v2.u32 {%r2, %r3}, [pair]; mul.lo.u32 %r1, %r0, %r0; add.u32 %r1, %r1, %r2;
+                 setp.gt.u32 %p, %r0, 15; @%p bra BIG; st.param.b32 [result], %r1; ret;
+                 BIG: add.u32 %r1, %r1, %r3; st.param.b32 [result+0], %r1; ret; }
+             .entry main(.param .u64 out) {
+                 .reg .b32 %r<8>; .reg .b64 %rd<4>;
+                 mov.u32 %r0, %tid.x; ld.param.u64 %rd0, [out]; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd2, %rd0, %rd1;
+                 { .param .b32 a; .param .align 8 .b8 b[8]; .param .b32 back;
+                   st.param.b32 [a+0], %r0; st.param.v2.b32 [b], {5, 1000};
+                   call.uni (back), square, (a, b); ld.param.b32 %r1, [back+0]; }
+                 st.global.u32 [%rd2], %r1; ret; }",
+            "main",
+        );
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        for (lane, &word) in words.iter().enumerate() {
+            assert_eq!(word as usize, lane * lane + 5 + if lane > 15 { 1000 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn text_is_printed_and_assertions_stop() {
+        let module = r#".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+             .extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 s) .noreturn;
+             .global .align 1 .b8 $str[12] = {118, 61, 37, 100, 32, 37, 46, 50, 102, 59};
+             .global .align 1 .b8 msg[4] = "x>0";
+             .entry print(.param .u64 out) {
+                 .local .align 8 .b8 depot[16]; .reg .b64 %SP; .reg .b64 %SPL; .reg .b32 %r<4>; .reg .pred %p; .reg .b64 %rd<8>; .reg .f64 %fd;
+                 mov.u64 %SPL, depot; cvta.local.u64 %SP, %SPL; mov.u32 %r0, %tid.x; setp.ne.u32 %p, %r0, 3; @%p ret;
+                 st.local.u32 [%SPL], -7; mov.f64 %fd, 0d3FF8000000000000; st.local.f64 [%SPL+8], %fd; mov.u64 %rd0, $str; cvta.global.u64 %rd1, %rd0;
+                 { .param .b64 p0; st.param.b64 [p0], %rd1; .param .b64 p1; st.param.b64 [p1], %SP; .param .b32 rv;
+                   call.uni (rv), vprintf, (p0, p1); ld.param.b32 %r1, [rv]; } ret; }
+             .entry fail(.param .u64 out) {
+                 .reg .b64 %rd<4>; mov.u64 %rd0, msg; cvta.global.u64 %rd1, %rd0;
+                 { .param .b64 p0; st.param.b64 [p0], %rd1; .param .b64 p1; st.param.b64 [p1], %rd1; .param .b32 p2; st.param.b32 [p2], 42;
+                   .param .b64 p3; st.param.b64 [p3], %rd1; .param .b64 p4; st.param.b64 [p4], 1;
+                   call.uni __assertfail, (p0, p1, p2, p3, p4); } trap; }"#;
+        let (report, _) = run(module, "print");
+        assert_eq!(report.output, "v=-7 1.50;");
+        let (report, _) = run(module, "fail");
+        assert_eq!(report.findings[0].message, "x>0:42: assertion failed: x>0");
+    }
+
+    #[test]
+    fn divergent_aligned_instructions_are_found() {
+        let body = "setp.lt.u32 %p0, %io_tid, 16; @%p0 bra A; bar.sync 0; bra B; A: bar.sync 0; B:";
+        let ran = run_on(Target::Sm100, body, (&[], &[]), (0, 0));
+        assert_eq!(ran.report.findings[0].kind, Kind::Divergence, "{:?}", ran.report.findings);
+    }
+
+    #[test]
+    fn a_barrier_that_never_fills_is_a_deadlock() {
+        let ran = run_on(Target::Sm100, "bar.sync 1, 32;", (&[], &[]), (0, 0));
+        assert!(ran.report.is_clean());
+        let text = ".version 8.6 .target sm_100a .address_size 64 .entry k() { .reg .pred %p; .reg .b32 %r; mov.u32 %r, %tid.x;
+            setp.ge.u32 %p, %r, 32; @%p bra OUT; bar.sync 3, 64; OUT: ret; }";
+        let device = Emulator::new(Target::Sm100, Options::new(Target::Sm100));
+        let loaded = device.load(&Module::parse(text).unwrap()).unwrap();
+        let report = device.launch(&loaded, "k", Launch::linear(1, 96), &[]).unwrap();
+        assert_eq!(report.findings[0].kind, Kind::Deadlock);
+        assert!(report.findings[0].message.contains("named barrier 3: 32 of 64 threads"), "{}", report.findings[0]);
+    }
+
+    #[test]
+    fn one_cta_waits_for_another_through_memory() {
+        // CTA 1 spins until CTA 0 has stored; with one worker the spinning cluster must give the other a turn.
+        let text = ".version 8.6 .target sm_100a .address_size 64 .entry k(.param .u64 flag) { .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd;
+            ld.param.u64 %rd, [flag]; mov.u32 %r0, %ctaid.x; setp.eq.u32 %p, %r0, 1; @%p bra SET;
+            SPIN: ld.acquire.gpu.global.u32 %r1, [%rd]; setp.eq.u32 %p, %r1, 0; @%p bra SPIN; ret;
+            SET: st.release.gpu.global.u32 [%rd], 1; ret; }";
+        for workers in [1, 2] {
+            let device = Emulator::new(Target::Sm100, Options { workers, ..Options::new(Target::Sm100) });
+            let loaded = device.load(&Module::parse(text).unwrap()).unwrap();
+            let flag = device.allocate("flag", 4).unwrap();
+            device.write(flag, &[0; 4]).unwrap();
+            let report = device.launch(&loaded, "k", Launch::linear(2, 1), &flag.to_le_bytes()).unwrap();
+            assert!(report.is_clean(), "{:?}", report.findings);
+        }
+    }
+}

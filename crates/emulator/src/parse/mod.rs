@@ -332,3 +332,6 @@ fn space_of(word: &str) -> Option<Space> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests;
