@@ -77,15 +77,43 @@ impl Device {
         }
     }
 
-    /// The first GPU if it can be used, else the reference. Why a better one was passed over is logged at `debug`.
+    /// The emulator as an architecture, with the SM count of a common product and every check on.
+    ///
+    /// # Errors
+    /// [`Error::FeatureMissing`] without the feature `emulator`, or [`Error::ArchNotCompiled`].
+    pub fn emulated(arch: Arch) -> Result<Device> {
+        #[cfg(feature = "emulator")]
+        return Device::with_runtime(bakewell_emulator::EmulatedRuntime::new(arch));
+        #[cfg(not(feature = "emulator"))]
+        {
+            let _ = arch;
+            Err(Error::FeatureMissing { feature: "emulator" })
+        }
+    }
+
+    /// The emulator with chosen options: seed, completion order, SM count, checks.
+    ///
+    /// # Errors
+    /// [`Error::ArchNotCompiled`].
+    #[cfg(feature = "emulator")]
+    pub fn emulated_with(arch: Arch, options: bakewell_emulator::Options) -> Result<Device> {
+        Device::with_runtime(bakewell_emulator::EmulatedRuntime::with_options(arch, options))
+    }
+
+    /// The first GPU if it can be used, else the emulator as the newest architecture compiled in, else the reference.
+    /// Why a better one was passed over is logged at `debug`.
     ///
     /// # Errors
     /// That of the last choice.
     pub fn best() -> Result<Device> {
-        Device::cuda(0).or_else(|error| {
-            tracing::debug!(%error, "cuda:0 passed over");
-            Device::reference()
-        })
+        let newest = architectures::compiled().last().map(|compiled| DeviceName::Emulated(compiled.architecture.arch));
+        for name in [DeviceName::Cuda(0)].into_iter().chain(newest) {
+            match Device::open(name) {
+                Ok(device) => return Ok(device),
+                Err(error) => tracing::debug!(%error, "{name} passed over"),
+            }
+        }
+        Device::reference()
     }
 
     /// A device over any runtime.
@@ -110,7 +138,7 @@ impl Device {
         match name {
             DeviceName::Auto => Device::best(),
             DeviceName::Cuda(ordinal) => Device::cuda(ordinal),
-            DeviceName::Emulated(_) => Err(Error::FeatureMissing { feature: "emulator" }),
+            DeviceName::Emulated(arch) => Device::emulated(arch),
             DeviceName::Reference => Device::reference(),
         }
     }

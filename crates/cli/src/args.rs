@@ -1,8 +1,12 @@
 //! Arguments that several commands share.
 
-use bakewell::gqa_decode::GqaDecode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use bakewell::emulator::{CompletionPolicy, EmulatedRuntime, Options, Target};
 use bakewell::{Device, DeviceName, Operation};
 use clap::ValueEnum;
+use serde::de::DeserializeOwned;
 
 /// An operation, as people type it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -10,36 +14,69 @@ use clap::ValueEnum;
 pub(crate) enum OperationArg {
     /// Grouped-query decode attention.
     GqaDecode,
+    /// NVFP4 paged-context attention.
+    Nvfp4Context,
 }
 
 impl OperationArg {
     /// Every operation of this build.
-    pub(crate) const ALL: [OperationArg; 1] = [OperationArg::GqaDecode];
+    pub(crate) const ALL: [OperationArg; 2] = [OperationArg::GqaDecode, OperationArg::Nvfp4Context];
 
     /// Its name everywhere else.
     pub(crate) fn operation(self) -> Operation {
         match self {
             OperationArg::GqaDecode => Operation::GqaDecode,
+            OperationArg::Nvfp4Context => Operation::Nvfp4Context,
         }
     }
 }
 
-/// The device of a name given on the command line.
-pub(crate) fn open(name: DeviceName) -> anyhow::Result<Device> {
-    Ok(Device::open(name)?)
+/// A device, and the emulator below it where it is one.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub(crate) device: Device,
+    pub(crate) emulator: Option<Arc<EmulatedRuntime>>,
 }
 
-/// The device of a name, once for each of `runs` runs.
+/// The device of a name. `seed` chooses the order of an emulator's work and means nothing elsewhere.
+pub(crate) fn open(name: DeviceName, seed: u64) -> anyhow::Result<Opened> {
+    let mut device = Device::open(name)?;
+    let mut emulator = None;
+    if let Ok(DeviceName::Emulated(arch)) = device.name().parse() {
+        let target = Target::parse(arch.target()).context("an architecture of the emulator")?;
+        let options = Options { sm_count: arch.typical_sm_count(), ..emulator_options(target, seed) };
+        let runtime = EmulatedRuntime::with_options(arch, options);
+        device = Device::with_runtime(runtime.clone())?;
+        emulator = Some(runtime);
+    }
+    Ok(Opened { device, emulator })
+}
+
+/// The device of a name for each of `runs` runs: an emulator with another seed each, otherwise the same one.
 pub(crate) fn open_runs(name: DeviceName, runs: u32) -> anyhow::Result<Vec<Device>> {
-    let device = open(name)?;
-    Ok((0..runs).map(|_| device.clone()).collect())
+    let first = open(name, 0)?;
+    let other = |seed| match first.emulator {
+        Some(_) => Ok(open(name, seed)?.device),
+        None => Ok(first.device.clone()),
+    };
+    (0..u64::from(runs)).map(other).collect()
+}
+
+/// Options of an emulator for one seed. The first seeds after 0 are the extreme orders.
+pub(crate) fn emulator_options(target: Target, seed: u64) -> Options {
+    let policy = match seed {
+        1 => CompletionPolicy::Lazy,
+        2 => CompletionPolicy::Eager,
+        _ => CompletionPolicy::Random,
+    };
+    Options { seed, policy, ..Options::new(target) }
 }
 
 /// A problem from `field=value` pairs: `batch=4,capacity=256,lse=true`. Fields that are not given keep their defaults.
 ///
 /// # Errors
 /// What is wrong with a pair, or serde's words about a field.
-pub(crate) fn gqa_decode_problem(shape: &str) -> anyhow::Result<GqaDecode> {
+pub(crate) fn problem<T: DeserializeOwned>(shape: &str) -> anyhow::Result<T> {
     let mut fields = serde_json::Map::new();
     for pair in shape.split([',', ' ']).filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
@@ -57,12 +94,13 @@ pub(crate) fn gqa_decode_problem(shape: &str) -> anyhow::Result<GqaDecode> {
 #[cfg(test)]
 mod tests {
     use bakewell::DType;
+    use bakewell::gqa_decode::GqaDecode;
 
     use super::*;
 
     #[test]
     fn shapes_set_what_they_name_and_keep_the_rest() {
-        let problem = gqa_decode_problem("batch=4,capacity=256,dtype=bf16,num_splits=2,q_scale=0.5,lse=true").unwrap();
+        let problem: GqaDecode = problem("batch=4,capacity=256,dtype=bf16,num_splits=2,q_scale=0.5,lse=true").unwrap();
         let expected = GqaDecode {
             batch: 4,
             capacity: 256,
@@ -73,7 +111,7 @@ mod tests {
             ..GqaDecode::default()
         };
         assert_eq!(problem, expected);
-        assert_eq!(gqa_decode_problem("").unwrap(), GqaDecode::default());
+        assert_eq!(super::problem::<GqaDecode>("").unwrap(), GqaDecode::default());
     }
 
     #[test]
@@ -85,7 +123,7 @@ mod tests {
             ("batch=-1", "invalid value"),
             ("dtype=f8", "f8"),
         ] {
-            let text = gqa_decode_problem(shape).unwrap_err().to_string();
+            let text = problem::<GqaDecode>(shape).unwrap_err().to_string();
             assert!(text.starts_with("shape: ") && text.contains(part), "{text}");
         }
     }

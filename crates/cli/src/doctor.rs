@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use bakewell::cuda::{self, DeviceFacts};
 use bakewell::gqa_decode::{GqaDecode, consider, decide};
-use bakewell::{Arch, Error, Operation, architectures};
+use bakewell::nvfp4_context;
+use bakewell::{Arch, Device, Error, Operation, architectures};
 use serde::Serialize;
 
 use crate::args::OperationArg;
@@ -30,6 +31,8 @@ struct Findings {
     architectures: Vec<ArchitectureFindings>,
     driver: Driver,
     gpus: Vec<Gpu>,
+    /// The device that `auto` stands for here.
+    auto: String,
     /// What is wrong; empty on a healthy machine.
     problems: Vec<String>,
 }
@@ -104,6 +107,7 @@ fn examine() -> Findings {
         architectures,
         driver,
         gpus,
+        auto: Device::best().map_or_else(|error| error.to_string(), |device| device.name()),
         problems,
     }
 }
@@ -182,6 +186,12 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
                     library.program(operation.operation(), &variant)?;
                     Ok(decision.to_string())
                 }
+                OperationArg::Nvfp4Context => {
+                    let decision = nvfp4_context::decide(&Default::default(), compiled.architecture, sm_count)?;
+                    let variant = bakewell::schedule::Schedule::variant(decision.schedule);
+                    library.program(operation.operation(), &variant)?;
+                    Ok(decision.to_string())
+                }
             }
         });
         let (plan, refusal) = match plan {
@@ -190,6 +200,8 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
         };
         let others = match operation {
             OperationArg::GqaDecode => gqa_decode_others(arch, sm_count),
+            // One family of schedules per architecture: there is no other row.
+            OperationArg::Nvfp4Context => Vec::new(),
         };
         OperationRoute { operation: operation.operation(), plan, refusal, others }
     };
@@ -235,7 +247,7 @@ fn render(findings: &Findings) -> anyhow::Result<String> {
         render_routes(&mut text, &gpu.routes)?;
     }
     if findings.gpus.is_empty() {
-        writeln!(text, "gpus     none; `auto` is the reference")?;
+        writeln!(text, "gpus     none")?;
         for found in &findings.architectures {
             writeln!(
                 text,
@@ -246,6 +258,7 @@ fn render(findings: &Findings) -> anyhow::Result<String> {
             render_routes(&mut text, &found.routes)?;
         }
     }
+    writeln!(text, "auto     {}", findings.auto)?;
     match findings.problems.as_slice() {
         [] => writeln!(text, "nothing is wrong")?,
         problems => problems.iter().try_for_each(|problem| writeln!(text, "wrong    {problem}"))?,

@@ -1,13 +1,15 @@
 //! `bakewell explain`: the plan for a shape, and what every row of the route table says to it.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use bakewell::gqa_decode::{GqaDecode, consider, decide};
+use bakewell::nvfp4_context::{self, Nvfp4Context};
 use bakewell::route::Route;
 use bakewell::schedule::gqa_decode::{Choice, Splits};
-use bakewell::{Arch, Architecture, DeviceName, architectures};
+use bakewell::workspace::WorkspaceLayout;
+use bakewell::{Arch, Architecture, Device, DeviceName, architectures};
 
-use crate::args::{OperationArg, gqa_decode_problem, open};
+use crate::args::{OperationArg, problem};
 use crate::report::{Report, table};
 
 /// Arguments of `explain`.
@@ -25,7 +27,8 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     match args.operation {
-        OperationArg::GqaDecode => gqa_decode(&gqa_decode_problem(&args.shape)?, args.device),
+        OperationArg::GqaDecode => gqa_decode(&problem(&args.shape)?, args.device),
+        OperationArg::Nvfp4Context => nvfp4_context(&problem(&args.shape)?, args.device),
     }
 }
 
@@ -34,7 +37,7 @@ fn target(device: DeviceName) -> anyhow::Result<Option<(Arch, u32)>> {
     if let DeviceName::Emulated(arch) = device {
         return Ok(Some((arch, arch.typical_sm_count())));
     }
-    let device = open(device)?;
+    let device = Device::open(device)?;
     Ok(device.arch().zip(device.sm_count()))
 }
 
@@ -48,17 +51,40 @@ fn gqa_decode(problem: &GqaDecode, device: DeviceName) -> anyhow::Result<Report>
     };
     let architecture: &'static Architecture = architectures::find(arch)?.architecture;
     let decision = decide(problem, architecture, sm_count)?;
+    text.push_str(&plan(arch, sm_count, &decision, &decision.workspace)?);
+    text.push_str(&routes(problem, architecture, sm_count)?);
+    Ok(Report::fine(text))
+}
+
+fn nvfp4_context(problem: &Nvfp4Context, device: DeviceName) -> anyhow::Result<Report> {
+    let mut text = String::new();
+    writeln!(text, "problem  {}", serde_json::to_string(problem)?)?;
+    match target(device)? {
+        None => {
+            problem.validate()?;
+            writeln!(text, "plan     reference: plain loops on the host, no workspace, no copies")?;
+        }
+        Some((arch, sm_count)) => {
+            let decision = nvfp4_context::decide(problem, architectures::find(arch)?.architecture, sm_count)?;
+            text.push_str(&plan(arch, sm_count, &decision, &decision.workspace)?);
+        }
+    }
+    Ok(Report::fine(text))
+}
+
+/// A decision and its workspace, region by region.
+fn plan(arch: Arch, sm_count: u32, decision: &dyn Display, workspace: &WorkspaceLayout) -> anyhow::Result<String> {
+    let mut text = String::new();
     writeln!(text, "device   {arch} with {sm_count} SMs")?;
     writeln!(text, "plan     {decision}")?;
-    for region in &decision.workspace.regions {
+    for region in &workspace.regions {
         writeln!(
             text,
             "         {} {} {}: {} bytes at {}",
             region.name, region.dtype, region.shape, region.bytes, region.offset
         )?;
     }
-    text.push_str(&routes(problem, architecture, sm_count)?);
-    Ok(Report::fine(text))
+    Ok(text)
 }
 
 /// Every row of the route table: its conditions, its choice, and whether it is taken or why not.

@@ -87,7 +87,7 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(report.text.as_bytes());
             if report.failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
         }
-        Err(error) => refuse(&format!("{error:#}")),
+        Err(error) => refuse(&report::one_line(&error)),
     }
 }
 

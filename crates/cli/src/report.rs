@@ -29,3 +29,29 @@ pub(crate) fn table(heads: &[&str]) -> Table {
     table.set_header(heads);
     table
 }
+
+/// An error and its causes in one line. A cause that the message before it quotes already is not said twice.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said.push_str(if said.is_empty() { "" } else { ": " });
+            said.push_str(&cause);
+        }
+    }
+    said.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow!("no such file").context("shapes: cannot read\nx").context("bench");
+        assert_eq!(one_line(&error), "bench: shapes: cannot read x: no such file");
+        assert_eq!(one_line(&anyhow!("deadlock").context("program p: deadlock")), "program p: deadlock");
+    }
+}

@@ -1,14 +1,16 @@
 //! `bakewell run`: an operation on tensors from a file.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bakewell::{Device, DeviceName};
 use bakewell_conformance::compare::compare;
-use bakewell_conformance::gqa_decode::{self, Expected, Inputs, Outputs, Run, out_tolerance};
+use bakewell_conformance::gqa_decode::{self, Expected, Inputs, Run, out_tolerance};
+use bakewell_conformance::nvfp4_context::{self, ScaleOrigin};
 use bakewell_conformance::{HostTensor, TensorFile};
 
-use crate::args::{OperationArg, open};
+use crate::args::{Opened, OperationArg, open};
 use crate::report::Report;
 
 /// Arguments of `run`.
@@ -25,30 +27,93 @@ pub(crate) struct Args {
     /// auto | cuda:N | emulated:smNN | reference.
     #[arg(long, default_value = "auto")]
     device: DeviceName,
-    /// Also print what was moved and how fast.
+    /// Order of an emulator's asynchronous work; any gives the same bits.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Also print what was moved and how fast, and an emulator's counters.
     #[arg(long)]
     stats: bool,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let file = TensorFile::load(&args.input)?;
-    let device = open(args.device)?;
+    let opened = open(args.device, args.seed)?;
+    if args.seed != 0 && opened.emulator.is_none() {
+        tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
+    }
     match args.operation {
-        OperationArg::GqaDecode => gqa_decode(args, &file, &device),
+        OperationArg::GqaDecode => gqa_decode(args, &file, &opened),
+        OperationArg::Nvfp4Context => nvfp4_context(args, &file, &opened),
     }
 }
 
-fn gqa_decode(args: &Args, file: &TensorFile, device: &Device) -> anyhow::Result<Report> {
+fn nvfp4_context(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
+    let device = &opened.device;
+    let mut inputs = nvfp4_context::Inputs::from_file(file)?;
+    inputs.problem.lse = true;
+    let run = nvfp4_context::run(device, &inputs, ScaleOrigin::Host)?;
+    let outputs = &run.outputs;
+    if let Some(path) = &args.output {
+        save(path, args.operation, device, &outputs.out, outputs.lse.as_ref())?;
+    }
+    let mut text = heading(device, &run.plan, run.time)?;
+    let values = HostTensor::of(&outputs.out.shape, &nvfp4_context::inputs::decode(&outputs.out.bytes));
+    writeln!(text, "out      {}", preview(&values)?)?;
+    if let Some(lse) = &outputs.lse {
+        writeln!(text, "lse      {}", preview(lse)?)?;
+    }
+    emulator_report(&mut text, args, opened)?;
+    let mut failed = false;
+    if let Some(golden) = nvfp4_context::Golden::from_file("input", file)? {
+        let splits = run.plan.decision().map_or(1, |decision| decision.splits);
+        let gates = nvfp4_context::Gates::of(device.arch(), splits);
+        let judgement = nvfp4_context::judge(&inputs, outputs, &golden.expected, gates)?;
+        writeln!(
+            text,
+            "golden   {:.2} % of bytes equal the model's, {:.2} % within a code, cosine to the exact answer {:.6}",
+            judgement.equal * 100.0,
+            judgement.neighbouring * 100.0,
+            judgement.cosine
+        )?;
+        failed = judgement.failure.is_some();
+        match judgement.failure {
+            None => writeln!(text, "passed   within the gates of the operation")?,
+            Some(reason) => writeln!(text, "FAILED   {reason}")?,
+        }
+    }
+    Ok(Report { text, failed })
+}
+
+/// Device, plan and time of a run.
+fn heading(device: &Device, plan: &dyn Display, time: Duration) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "device   {device}")?;
+    writeln!(text, "plan     {plan}")?;
+    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", time.as_secs_f64() * 1e6)?;
+    Ok(text)
+}
+
+/// What an emulator found, and with `--stats` what it counted.
+fn emulator_report(text: &mut String, args: &Args, opened: &Opened) -> anyhow::Result<()> {
+    if let Some(emulator) = &opened.emulator {
+        let report = emulator.take_report();
+        report.findings.iter().try_for_each(|finding| writeln!(text, "{finding}"))?;
+        if args.stats {
+            text.push_str(&crate::emulate::stats(&report.counters)?);
+        }
+    }
+    Ok(())
+}
+
+fn gqa_decode(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
+    let device = &opened.device;
     let mut inputs = Inputs::from_file(file)?;
     inputs.problem.lse = true;
     let run = gqa_decode::run(device, &inputs)?;
     if let Some(path) = &args.output {
-        save(path, args.operation, device, &run.outputs)?;
+        save(path, args.operation, device, &run.outputs.out, run.outputs.lse.as_ref())?;
     }
-    let mut text = String::new();
-    writeln!(text, "device   {device}")?;
-    writeln!(text, "plan     {}", run.plan)?;
-    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", run.time.as_secs_f64() * 1e6)?;
+    let mut text = heading(device, &run.plan, run.time)?;
     writeln!(text, "out      {}", preview(&run.outputs.out)?)?;
     if let Some(lse) = &run.outputs.lse {
         writeln!(text, "lse      {}", preview(lse)?)?;
@@ -56,6 +121,7 @@ fn gqa_decode(args: &Args, file: &TensorFile, device: &Device) -> anyhow::Result
     if args.stats {
         writeln!(text, "{}", stats(&inputs, &run)?)?;
     }
+    emulator_report(&mut text, args, opened)?;
     let mut failed = false;
     if let Ok(golden) = file.tensor("out_f32") {
         let expected = Expected { out: golden.to_f64()?, lse: None };
@@ -72,12 +138,18 @@ fn gqa_decode(args: &Args, file: &TensorFile, device: &Device) -> anyhow::Result
     Ok(Report { text, failed })
 }
 
-fn save(path: &Path, operation: OperationArg, device: &Device, outputs: &Outputs) -> anyhow::Result<()> {
+fn save(
+    path: &Path,
+    operation: OperationArg,
+    device: &Device,
+    out: &HostTensor,
+    lse: Option<&HostTensor>,
+) -> anyhow::Result<()> {
     let mut file = TensorFile::default();
     file.metadata.insert("op".into(), operation.operation().name().into());
     file.metadata.insert("device".into(), device.name());
-    file.tensors.insert("out".into(), outputs.out.clone());
-    if let Some(lse) = &outputs.lse {
+    file.tensors.insert("out".into(), out.clone());
+    if let Some(lse) = lse {
         file.tensors.insert("lse".into(), lse.clone());
     }
     Ok(file.save(path)?)
@@ -123,7 +195,7 @@ mod tests {
     }
 
     fn args(input: PathBuf, output: Option<PathBuf>) -> Args {
-        Args { operation: OperationArg::GqaDecode, input, output, device: DeviceName::Reference, stats: true }
+        Args { operation: OperationArg::GqaDecode, input, output, device: DeviceName::Reference, seed: 0, stats: true }
     }
 
     #[test]

@@ -48,11 +48,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         .map(|path| std::fs::read_to_string(path).with_context(|| format!("shapes: {}", path.display())))
         .transpose()?;
     let shapes = gqa_decode::shapes(shapes.as_deref())?;
-    let device = open(args.device)?;
+    let device = open(args.device, 0)?.device;
     let runtime = CudaRuntime::open(ordinal)?;
     let bench = clocks::Clocks::new(&runtime)?;
     let mut record = record::Record::new(runtime.facts(), ceilings::measure(&bench)?);
     match args.operation {
+        OperationArg::Nvfp4Context => anyhow::bail!("bench: nvfp4_context has no shapes yet"),
         OperationArg::GqaDecode => {
             for shape in &shapes {
                 eprintln!("{shape}");

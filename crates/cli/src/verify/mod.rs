@@ -3,8 +3,10 @@
 //! | module | cases of |
 //! |---|---|
 //! | [`gqa_decode`] | grouped-query decode attention |
+//! | [`nvfp4_context`] | NVFP4 paged-context attention |
 
 mod gqa_decode;
+mod nvfp4_context;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use serde::Serialize;
 
 use crate::args::{OperationArg, open_runs};
 use crate::environment;
-use crate::report::{Report, table};
+use crate::report::{Report, one_line, table};
 
 /// Arguments of `verify`.
 #[derive(clap::Args)]
@@ -124,6 +126,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     for operation in args.operation.map_or(OperationArg::ALL.to_vec(), |operation| vec![operation]) {
         let cases = match operation {
             OperationArg::GqaDecode => gqa_decode::cases(args)?,
+            OperationArg::Nvfp4Context => nvfp4_context::cases(args)?,
         };
         for case in cases {
             let mut outcome = case.outcome(device);
@@ -133,7 +136,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
                         outcome.figures = Some(figures);
                         outcome.failure = verdict.err();
                     }
-                    Err(error) => outcome.failure = Some(format!("{error:#}")),
+                    Err(error) => outcome.failure = Some(one_line(&error)),
                 }
             }
             credit(&mut programs, device, args.seeds, &outcome)?;
