@@ -8,14 +8,26 @@ pub(crate) const EVIDENCE: &str = include_str!("../programs/evidence.json");
 pub(crate) static EMBEDDED: &[Embedded] = &[
     Embedded {
         operation: Operation::GqaDecode,
-        variant: "long_g4_d128_f16",
-        ptx: include_bytes!("../programs/gqa_decode-long_g4_d128_f16.ptx.zst"),
-        cubin: include_bytes!("../programs/gqa_decode-long_g4_d128_f16.cubin.zst"),
+        variant: "long_k128_g4_d128_f16",
+        ptx: include_bytes!("../programs/gqa_decode-long_k128_g4_d128_f16.ptx.zst"),
+        cubin: include_bytes!("../programs/gqa_decode-long_k128_g4_d128_f16.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::GqaDecode,
+        variant: "long_k64_g4_d128_f16",
+        ptx: include_bytes!("../programs/gqa_decode-long_k64_g4_d128_f16.ptx.zst"),
+        cubin: include_bytes!("../programs/gqa_decode-long_k64_g4_d128_f16.cubin.zst"),
     },
     Embedded {
         operation: Operation::GqaDecode,
         variant: "short_g4_d128_f16",
         ptx: include_bytes!("../programs/gqa_decode-short_g4_d128_f16.ptx.zst"),
         cubin: include_bytes!("../programs/gqa_decode-short_g4_d128_f16.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::GqaDecode,
+        variant: "stream_g4_d128_f16",
+        ptx: include_bytes!("../programs/gqa_decode-stream_g4_d128_f16.ptx.zst"),
+        cubin: include_bytes!("../programs/gqa_decode-stream_g4_d128_f16.cubin.zst"),
     },
 ];
