@@ -97,7 +97,7 @@ fn component(workspace: &Workspace, name: &str, arguments: &[&str]) -> Result<Ou
 
 fn documentation(workspace: &Workspace) -> Result<Outcome> {
     let status = Command::new("cargo")
-        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .args(["doc", "--workspace", "--no-deps", "--lib"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .current_dir(&workspace.root)
         .status()?;
