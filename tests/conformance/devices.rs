@@ -18,7 +18,11 @@ fn asking_for_a_gpu_that_is_not_there_is_a_typed_error() {
 fn the_best_device_always_opens() {
     let device = Device::open(DeviceName::Auto).unwrap();
     println!("auto is {device}");
-    let expected = if Device::cuda(0).is_ok() { "cuda:0" } else { "reference" };
+    let expected = match (Device::cuda(0).is_ok(), cfg!(feature = "emulator")) {
+        (true, _) => "cuda:0",
+        (false, true) => "emulated:sm110",
+        (false, false) => "reference",
+    };
     assert_eq!(device.name(), expected);
 }
 

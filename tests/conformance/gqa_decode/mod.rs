@@ -8,6 +8,8 @@ mod invariance;
 mod launches;
 mod mutation;
 mod plans;
+#[cfg(feature = "emulator")]
+mod seeds;
 #[cfg(feature = "cuda")]
 mod two_gpus;
 mod values;
