@@ -4,6 +4,7 @@
 mod accesses;
 mod errors;
 mod pairs;
+mod pipeline;
 
 mod products;
 
