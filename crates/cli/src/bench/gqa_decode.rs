@@ -239,7 +239,7 @@ mod tests {
 
     /// A shape of empty requests on a recording driver whose kernels write `value` to the output.
     fn measure_on_recorder(value: u8) -> anyhow::Result<(Row, Arc<RecordingDriver>)> {
-        let driver = RecordingDriver::new(&[FakeDevice::new((9, 0), 132)]);
+        let driver = RecordingDriver::new(&[FakeDevice::new((10, 0), 148)]);
         let runtime = CudaRuntime::with_driver(driver.clone(), 0)?;
         let shape = shapes(Some(r#"[{"problem": {"capacity": 1}, "lengths": [0]}]"#))?.remove(0);
         driver.set_kernel(Box::new(move |launch| {

@@ -1,10 +1,15 @@
 //! Golden and generated cases of grouped-query decode attention.
 
+use std::collections::BTreeSet;
+
+use bakewell::gqa_decode::{GqaDecode, decide};
 use bakewell::schedule::Schedule as _;
-use bakewell::{Device, Error, Operation};
+use bakewell::schedule::gqa_decode::GqaDecode as Schedule;
+use bakewell::{Architecture, Device, Error, Operation, architectures};
 use bakewell_conformance::compare::{Comparison, compare};
 use bakewell_conformance::gqa_decode::{
-    self, Case as Generated, Expected, Golden, Inputs, Outputs, lse_tolerance, out_tolerance,
+    self, Case as Generated, Distribution, Expected, Golden, Inputs, Outputs, inputs::Lengths, lse_tolerance,
+    out_tolerance,
 };
 
 use super::{Args, Case, CaseOutcome, Figures, folders};
@@ -91,50 +96,90 @@ impl Case for GqaDecodeCase {
     }
 }
 
-/// Goldens, and with the source tree's also the generated cases.
-pub(super) fn cases(args: &Args) -> anyhow::Result<Vec<Box<dyn Case>>> {
+/// Goldens; with the source tree's also the generated cases, and one for each program that none of these runs.
+pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn Case>>> {
     let (goldens, generated) = folders(args, Operation::GqaDecode)?;
-    let mut cases: Vec<Box<dyn Case>> = Vec::new();
-    for golden in Golden::load_all(&goldens)? {
-        cases.push(Box::new(GqaDecodeCase::from_golden(golden)?));
-    }
+    let mut cases =
+        Golden::load_all(&goldens)?.into_iter().map(GqaDecodeCase::from_golden).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(text) = generated.and_then(|path| std::fs::read_to_string(path).ok()) {
-        let generated: Vec<Generated> = serde_json::from_str(&text)?;
+        let mut generated: Vec<Generated> = serde_json::from_str(&text)?;
+        if let (Some(arch), Some(sm_count)) = (device.arch(), device.sm_count()) {
+            let architecture = architectures::find(arch)?.architecture;
+            let known = cases.iter().map(|case| case.inputs.problem.clone()).chain(generated.iter().map(problem));
+            generated.extend(missing(&known.collect::<Vec<_>>(), architecture, sm_count));
+        }
         for case in &generated {
-            cases.push(Box::new(GqaDecodeCase::generated(case)?));
+            cases.push(GqaDecodeCase::generated(case)?);
         }
     }
-    Ok(cases)
+    Ok(cases.into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect())
+}
+
+/// The problem of a generated case, its batch filled in.
+fn problem(case: &Generated) -> GqaDecode {
+    GqaDecode { batch: case.lengths.to_vec().len() as u64, ..case.problem.clone() }
+}
+
+/// A case for every schedule that none of the `known` problems is routed to: a program that no case runs could never
+/// gain evidence.
+fn missing(known: &[GqaDecode], architecture: &'static Architecture, sm_count: u32) -> Vec<Generated> {
+    let variant = |problem: &GqaDecode| Some(decide(problem, architecture, sm_count).ok()?.schedule.variant());
+    let run: BTreeSet<String> = known.iter().filter_map(variant).collect();
+    let schedules = architecture.gqa_decode.schedules.iter();
+    let never = schedules.filter(|schedule| !run.contains(&schedule.variant()));
+    never
+        .filter_map(|schedule| {
+            probes(schedule).into_iter().find(|case| variant(&problem(case)) == Some(schedule.variant()))
+        })
+        .collect()
+}
+
+/// Problems of a schedule's shape, one in each corner of the route tables: few and many keys, few and many requests.
+fn probes(schedule: &Schedule) -> Vec<Generated> {
+    let many = |capacity: i32, requests: i32| (capacity, (0..requests).map(|i| i * 7 % (capacity + 1)).collect());
+    let corners: [(i32, Vec<i32>); 6] =
+        [(40, vec![33]), (120, vec![117]), (300, vec![299, 1]), many(48, 130), many(200, 70), (65_536, vec![1000])];
+    let case = |(capacity, lengths): (i32, Vec<i32>)| Generated {
+        name: format!("program_{}", schedule.variant()),
+        problem: GqaDecode {
+            capacity: u64::from(capacity.unsigned_abs()),
+            query_heads: u64::from(schedule.group_size),
+            kv_heads: 1,
+            head_dim: u64::from(schedule.head_dim),
+            dtype: schedule.element.dtype(),
+            lse: true,
+            ..GqaDecode::default()
+        },
+        lengths: Lengths::List(lengths),
+        distribution: Distribution::Normal,
+    };
+    corners.into_iter().map(case).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use bakewell::architectures;
-    use bakewell::gqa_decode::{GqaDecode, decide};
-
     use super::super::tests_folder;
     use super::*;
 
-    /// A program that no case runs could never gain evidence.
     #[test]
-    fn the_cases_of_the_source_tree_run_every_program() {
+    fn every_schedule_of_every_architecture_has_a_case() {
         let tests = tests_folder("gqa_decode").unwrap();
         let text = std::fs::read_to_string(tests.join("cases/gqa_decode.json")).unwrap();
         let generated: Vec<Generated> = serde_json::from_str(&text).unwrap();
         let goldens = Golden::load_all(&tests.join("golden/gqa_decode")).unwrap();
-        let mut problems: Vec<GqaDecode> = goldens.into_iter().map(|golden| golden.inputs.problem).collect();
-        problems.extend(generated.into_iter().map(|case| GqaDecode { batch: 2, ..case.problem }));
+        let mut known: Vec<GqaDecode> = goldens.into_iter().map(|golden| golden.inputs.problem).collect();
+        known.extend(generated.iter().map(problem));
         for compiled in architectures::compiled() {
-            let (architecture, library) = (compiled.architecture, compiled.library().unwrap());
-            let decide = |problem| decide(problem, architecture, architecture.arch.typical_sm_count());
-            let run: BTreeSet<String> =
-                problems.iter().filter_map(|problem| Some(decide(problem).ok()?.schedule.variant())).collect();
-            let mine = library.programs.iter().filter(|program| program.record.operation == Operation::GqaDecode);
-            let never: Vec<String> =
-                mine.filter(|program| !run.contains(&program.record.variant)).map(|program| program.name()).collect();
-            assert!(never.is_empty(), "no case runs {never:?}");
+            let (architecture, sm_count) = (compiled.architecture, compiled.architecture.arch.typical_sm_count());
+            let mut all = known.clone();
+            all.extend(missing(&known, architecture, sm_count).iter().map(problem));
+            let run: BTreeSet<String> = all
+                .iter()
+                .filter_map(|problem| Some(decide(problem, architecture, sm_count).ok()?.schedule.variant()))
+                .collect();
+            let schedules = architecture.gqa_decode.schedules.iter().map(Schedule::variant);
+            let never: Vec<String> = schedules.filter(|variant| !run.contains(variant)).collect();
+            assert!(never.is_empty(), "no case on {} runs {never:?}", architecture.arch);
         }
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let mut programs = BTreeMap::new();
     for operation in args.operation.map_or(OperationArg::ALL.to_vec(), |operation| vec![operation]) {
         let cases = match operation {
-            OperationArg::GqaDecode => gqa_decode::cases(args)?,
+            OperationArg::GqaDecode => gqa_decode::cases(args, device)?,
             OperationArg::Nvfp4Context => nvfp4_context::cases(args)?,
         };
         for case in cases {

@@ -74,11 +74,17 @@ impl Case {
     /// # Errors
     /// [`Error::Argument`] for a problem that breaks the contract.
     pub fn inputs(&self, seed: u64) -> Result<Inputs> {
-        let lengths = match &self.lengths {
+        Inputs::generate(&self.problem, &self.lengths.to_vec(), self.distribution, seed)
+    }
+}
+
+impl Lengths {
+    /// One length per request.
+    pub fn to_vec(&self) -> Vec<i32> {
+        match self {
             Lengths::List(list) => list.clone(),
             Lengths::Every { first, last } => (*first..=*last).collect(),
-        };
-        Inputs::generate(&self.problem, &lengths, self.distribution, seed)
+        }
     }
 }
 
