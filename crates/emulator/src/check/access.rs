@@ -32,7 +32,7 @@ impl OrderChecker {
         if matches!(access.space, Space::Local | Space::Param) {
             return;
         }
-        let slot = self.slot(actor);
+        let slot = self.issuer_slot(actor, access);
         self.settle(slot);
         let (reads, writes) = match access.usage {
             Use::Read => (true, false),
@@ -76,18 +76,20 @@ impl OrderChecker {
     ) -> (Vec<(Record, u64)>, Vec<Verdict>) {
         let stamp = match self.operations.get(&access.operation) {
             Some(op) => &*op.issue,
-            None => &self.views[self.slot(actor) as usize].now,
+            None => &self.views[self.issuer_slot(actor, access) as usize].now,
         };
         let mut check = Check::new(number, stamp, self.cluster, writes);
         check.keeps_predecessors =
             access.proxy != Proxy::Generic || access.space == Space::Tensor && self.tensor_fences;
+        // Tensor addresses name no CTA; the actor of a tensor access is in the one whose memory it touches.
+        let base = if access.space == Space::Tensor { tensor_base(actor) } else { 0 };
         match access.bytes {
             Bytes::Lanes(at, width) => {
                 for lane in lanes(actor.lanes) {
-                    shadow.access(&mut check, at[lane], width.into());
+                    shadow.access(&mut check, base + at[lane], width.into());
                 }
             }
-            Bytes::Range(start, len) => shadow.access(&mut check, start, len),
+            Bytes::Range(start, len) => shadow.access(&mut check, base + start, len),
         }
         if check.conflicts.is_empty() && check.predecessors.is_empty() {
             return Default::default();
@@ -96,6 +98,12 @@ impl OrderChecker {
         let seen = check.predecessors.iter().map(|&(n, at)| (&shadow.records[n as usize], at));
         let verdicts = seen.filter_map(|(record, at)| self.check_proxy(actor, access, stamp, record, at)).collect();
         (conflicts, verdicts)
+    }
+
+    /// The slot of the warp that made the access or issued its operation.
+    fn issuer_slot(&self, actor: &Actor, access: &Access<'_>) -> u32 {
+        let issuer = self.operations.get(&access.operation).map_or(actor, |op| &op.actor);
+        self.slot(issuer)
     }
 
     fn shadow(&mut self, space: Space) -> &mut Shadow {
@@ -185,12 +193,12 @@ impl OrderChecker {
     ) -> Option<Verdict> {
         let verdict = |lack| Some(Verdict { record: record.clone(), address, lack });
         if access.space == Space::Tensor {
-            let slot = self.slot(actor);
+            let slot = self.issuer_slot(actor, access);
             let fenced = match self.operations.get(&access.operation) {
                 Some(op) => op.tensor_fenced,
                 None => self.tensor_fenced[slot as usize],
             };
-            let own = record.slot == slot && record.operation == 0;
+            let own = record.slot == slot && !record.asynchronous;
             return if fenced || own { None } else { verdict(Lack::TensorFence) };
         }
         if record.asynchronous {
@@ -265,6 +273,11 @@ impl OrderChecker {
             self.bump(slot);
         }
     }
+}
+
+/// First address of the tensor memory of a CTA in the shadow.
+fn tensor_base(actor: &Actor) -> u64 {
+    u64::from(actor.cta) << 32
 }
 
 fn scope_of(access: &Access<'_>) -> Option<Scope> {

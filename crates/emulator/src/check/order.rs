@@ -463,7 +463,7 @@ impl OrderChecker {
                 format!("CTA rank {rank} may not have started: no cluster barrier or message from it came first");
             self.reporter.plain(Kind::ClusterLifetime, actor, message, false);
         }
-        let record = Record {
+        let mut record = Record {
             cluster: self.cluster,
             slot,
             actor: *actor,
@@ -475,6 +475,11 @@ impl OrderChecker {
             done: if operation == 0 { (slot, self.epoch(slot)) } else { done.unwrap_or((0, 0)) },
             also_done: Vec::new(),
         };
+        if operation != 0
+            && let Some(engine) = self.engine_of(actor.pc)
+        {
+            record.complete(self.engine_slot(slot, engine), operation as u32);
+        }
         let number = self.shared.add(record);
         self.remote.insert((rank, slot, operation != 0), (number, self.shared.generation));
     }

@@ -54,10 +54,8 @@ impl Reporter {
                 let of = if rank > 0 { format!(" of CTA rank {rank}") } else { String::new() };
                 (format!("{name}{of}"), u64::from(offset - start))
             }
-            _ => {
-                let cell = address / 4;
-                (format!("tensor memory lane {} column {}", cell / 512 % 128, cell % 512), 0)
-            }
+            // Four columns share a cell of the shadow.
+            _ => (format!("tensor memory lane {} column", address >> 16 & 0xffff), address & 0xffff),
         }
     }
 
