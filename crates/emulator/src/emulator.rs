@@ -470,7 +470,7 @@ impl Run {
             });
         }
         let mut report = self.report.into_inner().unwrap_or_else(PoisonError::into_inner);
-        report.findings.sort_by(|a, b| (a.cta, a.warp, a.line, a.kind).cmp(&(b.cta, b.warp, b.line, b.kind)));
+        report.findings.sort_by_key(|finding| (finding.cta, finding.warp, finding.line, finding.kind));
         report
     }
 

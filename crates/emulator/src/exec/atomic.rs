@@ -48,6 +48,12 @@ pub static ROWS: &[Row] = &[
         decode_red,
         "9.7.13.15",
     ),
+    Row::refused(
+        "multimem (ld_reduce|st|red) {weak|relaxed|acquire|release} {cta|cluster|gpu|sys} {global} {add|min|max|and|or|xor} {acc::f32|acc::f16} {v2|v4|v8} (b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|e4m3|e5m2|e4m3x4|e5m2x4)",
+        "a, b",
+        "multicast addresses of several devices are not modelled",
+        "9.7.9.14",
+    ),
 ];
 
 /// What an atomic does with the old value.

@@ -20,6 +20,9 @@ pub static ROWS: &[Row] = &[
     Row::new("brkpt", "", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.1"),
     Row::new("pmevent {mask}", "a", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.3"),
     Row::new("griddepcontrol (wait|launch_dependents)", "", decode_dependency, "9.7.13.13"),
+    Row::refused("alloca {b64|u64}", "d, size{, align}", "the stack of a thread is not modelled", "9.7.15.3"),
+    Row::refused("stacksave {b64|u64}", "d", "the stack of a thread is not modelled", "9.7.15.1"),
+    Row::refused("stackrestore {b64|u64}", "a", "the stack of a thread is not modelled", "9.7.15.2"),
     Row::new("nanosleep u32", "a", |_, _| Ok(Op::Control(ControlOp::Sleep)), "9.7.19.2"),
 ];
 

@@ -436,12 +436,13 @@ pub fn bank_conflicts(mask: u32, addresses: &[u64; WARP], bytes: u32) -> u64 {
         let mut rows = [[u64::MAX; 4]; 32];
         let mut used = [0u8; 32];
         let mut most = 0;
-        for lane in pass * lanes_per_pass..(pass + 1) * lanes_per_pass {
+        let first = pass * lanes_per_pass;
+        for (lane, address) in addresses.iter().enumerate().skip(first).take(lanes_per_pass) {
             if mask >> lane & 1 == 0 {
                 continue;
             }
             for word in 0..words.min(4) {
-                let index = addresses[lane] / 4 + word as u64;
+                let index = address / 4 + word as u64;
                 let bank = (index % 32) as usize;
                 let row = index / 32;
                 let known = rows[bank][..usize::from(used[bank]).min(4)].contains(&row);
@@ -666,10 +667,10 @@ fn collect_words(warp: &Warp, op: &AccessOp) -> [[u32; 8]; WARP] {
                 }
             }
             _ => {
-                for lane in 0..WARP {
+                for (lane, words) in words.iter_mut().enumerate() {
                     let bits = warp.regs.lane_bits(reg, lane);
-                    for k in 0..per {
-                        words[lane][per * i + k] = (bits >> (32 * k)) as u32;
+                    for (k, word) in words[per * i..per * (i + 1)].iter_mut().enumerate() {
+                        *word = (bits >> (32 * k)) as u32;
                     }
                 }
             }

@@ -343,7 +343,7 @@ fn shuffle(
     let mut out = [0; WARP];
     let mut in_range = 0;
     let mut unread = 0;
-    for lane in 0..WARP {
+    for (lane, value) in out.iter_mut().enumerate() {
         let at = lane as u32;
         let (by, clamp, segment) = (b[lane] & 31, c[lane] & 31, c[lane] >> 8 & 31);
         let most = (at & segment) | (clamp & !segment);
@@ -362,7 +362,7 @@ fn shuffle(
         if mask >> lane & 1 != 0 && mask >> from & 1 == 0 {
             unread |= 1 << lane;
         }
-        out[lane] = values[from as usize];
+        *value = values[from as usize];
     }
     if unread != 0 {
         let message = format!("lanes {unread:#010x} read from lanes that do not take part");
@@ -422,17 +422,17 @@ mod tests {
             &[LANE],
             11,
         );
-        for lane in 0..32 {
-            assert_eq!(out[0][lane], 0xfff0_0000);
-            assert_eq!([out[1][lane], out[2][lane]], [0, 1]);
-            assert_eq!(out[3][lane], 0x1111_1111 << (lane % 4));
-            assert_eq!(out[4][lane], 0);
-            assert_eq!(out[5][lane], LANE.iter().sum::<u32>());
-            assert_eq!(out[6][lane], 131);
-            assert_eq!(out[7][lane], 0);
-            assert_eq!(out[8][lane], u32::from(lane == 0));
-            assert_eq!(out[9][lane], u32::MAX);
-            assert_eq!(out[10][lane], 0);
+        for (lane, row) in (0..32).map(|lane| (lane, std::array::from_fn::<u32, 11, _>(|i| out[i][lane]))) {
+            assert_eq!(row[0], 0xfff0_0000);
+            assert_eq!([row[1], row[2]], [0, 1]);
+            assert_eq!(row[3], 0x1111_1111 << (lane % 4));
+            assert_eq!(row[4], 0);
+            assert_eq!(row[5], LANE.iter().sum::<u32>());
+            assert_eq!(row[6], 131);
+            assert_eq!(row[7], 0);
+            assert_eq!(row[8], u32::from(lane == 0));
+            assert_eq!(row[9], u32::MAX);
+            assert_eq!(row[10], 0);
         }
     }
 

@@ -9,7 +9,7 @@ pub use decode::ROWS;
 
 use super::{map1, map2, map3};
 use crate::isa::Type;
-use crate::machine::{Outcome, P, R32, Reg, Regs, WARP};
+use crate::machine::{Outcome, P, R32, Reg, Regs};
 
 /// Operations of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -319,8 +319,8 @@ pub fn execute(regs: &mut Regs, mask: u32, op: &IntegerOp) -> Outcome {
             if let Some((p, or, q, negated)) = joined {
                 let words = regs.get::<u32>(d);
                 let mut bits = 0;
-                for lane in 0..WARP {
-                    bits |= u32::from(words[lane] != 0) << lane;
+                for (lane, &word) in words.iter().enumerate() {
+                    bits |= u32::from(word != 0) << lane;
                 }
                 let q = regs.pred[q.0 as usize] ^ if negated { u32::MAX } else { 0 };
                 regs.set_pred(p, mask, if or { bits | q } else { bits & q });
@@ -369,7 +369,7 @@ fn binary32(regs: &mut Regs, mask: u32, (op, ty): (Binary, Type), d: R32, a: R32
             map2::<u32, u32, u32>(regs, mask, d, a, b, |a, b| if b < 32 { a >> (b & 31) } else { 0 })
         }
         (Binary::MulHi, false) => {
-            map2::<u32, u32, u32>(regs, mask, d, a, b, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32)
+            map2::<u32, u32, u32>(regs, mask, d, a, b, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32)
         }
         _ => map2::<u32, u32, u32>(regs, mask, d, a, b, |a, b| eval::binary(op, 32, signed, a.into(), b.into()) as u32),
     }
@@ -388,8 +388,9 @@ fn ternary32(regs: &mut Regs, mask: u32, (op, ty): (Ternary, Type), d: R32, abc:
 /// `d = f(a)` for registers of any bank; `f` is called for every lane in order.
 fn generic(regs: &mut Regs, mask: u32, d: Reg, sources: [Reg; 3], mut f: impl FnMut([u64; 3]) -> u64) -> Outcome {
     let sources = sources.map(|reg| regs.wide(reg));
-    for lane in 0..WARP {
-        let value = f([sources[0][lane], sources[1][lane], sources[2][lane]]);
+    let [first, second, third] = sources;
+    for (lane, ((a, b), c)) in first.into_iter().zip(second).zip(third).enumerate() {
+        let value = f([a, b, c]);
         if mask >> lane & 1 != 0 {
             regs.set_lane_bits(d, lane, value.into());
         }

@@ -25,8 +25,8 @@ fn sums_and_products() {
         assert_eq!(out[3][lane], a.wrapping_mul(b).wrapping_sub(5));
         assert_eq!(out[4][lane], x.saturating_add(y) as u32);
         assert_eq!(out[5][lane], x.saturating_sub(y) as u32);
-        assert_eq!(out[6][lane], (u64::from(a) * u64::from(b) >> 32) as u32);
-        assert_eq!(out[7][lane], (i64::from(x) * i64::from(y) >> 32) as u32);
+        assert_eq!(out[6][lane], ((u64::from(a) * u64::from(b)) >> 32) as u32);
+        assert_eq!(out[7][lane], ((i64::from(x) * i64::from(y)) >> 32) as u32);
         assert_eq!(out[8][lane], x.wrapping_div(y) as u32);
         assert_eq!(out[9][lane], x.wrapping_rem(y) as u32);
         assert_eq!(out[10][lane], a / b);
@@ -48,12 +48,12 @@ fn wide_sums_and_shifts() {
         let (a, b) = (a[lane], b[lane]);
         assert_eq!(out[0][lane], a.wrapping_add(b));
         assert_eq!(out[1][lane], a.wrapping_mul(b));
-        assert_eq!(out[2][lane], (u128::from(a) * u128::from(b) >> 64) as u64);
+        assert_eq!(out[2][lane], ((u128::from(a) * u128::from(b)) >> 64) as u64);
         assert_eq!(out[3][lane], a << 12);
         assert_eq!(out[4][lane], (a as i64 >> 63) as u64);
         assert_eq!(out[5][lane], 0);
         assert_eq!(out[6][lane], (a as i64).max(b as i64) as u64);
-        assert_eq!(out[7][lane], (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64);
+        assert_eq!(out[7][lane], ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64);
     }
 }
 
