@@ -58,3 +58,8 @@ pub fn on_every_engine(check: impl Fn(&Device) -> Result<(), String>) {
     println!("{} engines ran, {} skipped", engines.present.len(), engines.absent.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
