@@ -89,7 +89,7 @@ pub struct Nvfp4Context<'a> {
 pub fn dequantise_page(codes: &[u8], scales: &[u8], side: Side) -> Vec<u8> {
     let element = |token: usize, dim: usize| {
         let packed = codes[token * HEAD_DIM / 2 + dim / 2];
-        let code = if dim % 2 == 0 { packed & 0xF } else { packed >> 4 };
+        let code = if dim.is_multiple_of(2) { packed & 0xF } else { packed >> 4 };
         let group = dim / GROUP;
         let scale = match side {
             Side::K => token * GROUPS + group,
