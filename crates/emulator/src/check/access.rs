@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::clock::Stamp;
-use super::order::{Acquire, Engine, OrderChecker};
+use super::order::{Acquire, Engine, OrderChecker, Part};
 use super::shadow::{Check, Record, Shadow};
 use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
 use crate::exec::lanes;
@@ -152,7 +152,8 @@ impl OrderChecker {
         }
         let number = shadow.add(record);
         if let Some(op) = operation {
-            op.records.push((access.space, number, shadow.generation));
+            let generation = shadow.generation;
+            op.records.push(Part { space: access.space, number, generation, rank: rank_of(actor, access) });
         }
         self.interned.insert(key, (epoch, shadow.generation, number));
         number
@@ -172,11 +173,7 @@ impl OrderChecker {
         if self.ctas == 1 {
             return;
         }
-        let first = match access.bytes {
-            Bytes::Lanes(at, _) => at[actor.lanes.trailing_zeros() as usize % WARP],
-            Bytes::Range(start, _) => start,
-        };
-        let rank = (first >> 24) as u32;
+        let rank = rank_of(actor, access);
         if rank != actor.cta && rank < self.ctas {
             self.note_remote(actor, rank, access.operation, None);
         }
@@ -273,6 +270,15 @@ impl OrderChecker {
             self.bump(slot);
         }
     }
+}
+
+/// The CTA that the first address of an access to shared memory belongs to.
+fn rank_of(actor: &Actor, access: &Access<'_>) -> u32 {
+    let first = match access.bytes {
+        Bytes::Lanes(at, _) => at[actor.lanes.trailing_zeros() as usize % WARP],
+        Bytes::Range(start, _) => start,
+    };
+    (first >> 24) as u32
 }
 
 /// First address of the tensor memory of a CTA in the shadow.

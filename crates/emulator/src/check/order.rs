@@ -39,13 +39,23 @@ pub(super) struct Operation {
     pub(super) issue: Arc<Stamp>,
     /// The issuer had fenced tensor memory since it last synchronised.
     pub(super) tensor_fenced: bool,
-    /// Its records: memory, number, generation.
-    pub(super) records: Vec<(Space, u32, u32)>,
+    /// Its records.
+    pub(super) records: Vec<Part>,
     /// Slot values behind which all of it is complete.
     pub(super) completions: Vec<(u32, u32)>,
     /// Slot values behind which its reads are.
     pub(super) reads: Vec<(u32, u32)>,
     complete: bool,
+}
+
+/// One record of an asynchronous operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) space: Space,
+    pub(super) number: u32,
+    pub(super) generation: u32,
+    /// CTA whose shared memory it touches, if that is the space.
+    pub(super) rank: u32,
 }
 
 /// A rendezvous of warps.
@@ -93,6 +103,8 @@ pub struct OrderChecker {
     pub(super) own_fenced: Vec<u32>,
     /// Warps that know that their peers run.
     pub(super) started: Vec<bool>,
+    /// Warps that passed a cluster barrier, relaxed or not: a fence of the initialiser before it is visible to them.
+    met: Vec<bool>,
     /// Whether `tcgen05.fence::after_thread_sync` followed the last synchronisation.
     pub(super) tensor_fenced: Vec<bool>,
     pub(super) acquires: Vec<Vec<Acquire>>,
@@ -154,6 +166,7 @@ impl OrderChecker {
             views,
             own_fenced: vec![0; slots as usize],
             started: vec![ctas == 1; slots as usize],
+            met: vec![false; slots as usize],
             tensor_fenced: vec![true; slots as usize],
             acquires: vec![Vec::new(); slots as usize],
             shared: Shadow::default(),
@@ -315,7 +328,7 @@ impl OrderChecker {
         };
         let remote = address >> 24 != actor.cta;
         let line = self.program.line_of(barrier.init_pc);
-        if !known && !(barrier.init_fenced && self.started[slot]) {
+        if !known && !(barrier.init_fenced && self.met[slot]) {
             let message = format!("the mbarrier is used without order behind its initialisation at line {line}");
             self.reporter.barrier(Kind::Race, actor, address, message, false);
         } else if !barrier.init_fenced && (remote || operation != 0) {
@@ -388,8 +401,8 @@ impl OrderChecker {
     }
 
     /// Marks records of an operation as complete behind a slot value.
-    fn complete(&mut self, records: &[(Space, u32, u32)], done: (u32, u32), reads_only: bool) {
-        for &(space, number, generation) in records {
+    fn complete(&mut self, records: &[Part], done: (u32, u32), reads_only: bool) {
+        for &Part { space, number, generation, .. } in records {
             let apply = |shadow: &mut Shadow| {
                 if shadow.generation == generation
                     && let Some(record) = shadow.records.get_mut(number as usize)
@@ -517,8 +530,10 @@ impl OrderChecker {
             if self.engine_of(op.actor.pc) == Some(Engine::Tensor) || op.actor.cta != rank {
                 continue;
             }
-            let open = op.records.iter().any(|&(space, number, generation)| {
+            // What goes to another CTA is that one's business.
+            let open = op.records.iter().any(|&Part { space, number, generation, rank: touched }| {
                 space == Space::Shared
+                    && touched == rank
                     && generation == self.shared.generation
                     && self.shared.records.get(number as usize).is_some_and(|r| !r.is_before(end, self.cluster))
             });
@@ -575,6 +590,7 @@ impl Observer for OrderChecker {
                 let view = self.cluster_meetings.get(&generation).cloned().unwrap_or_default();
                 self.join(slot, &view);
                 self.started[slot as usize] = true;
+                self.met[slot as usize] = true;
             }
             Event::MbarrierInit { address, .. } => self.mbarrier_init(actor, address),
             Event::MbarrierInvalidate { address } => {

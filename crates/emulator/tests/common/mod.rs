@@ -100,7 +100,8 @@ ret;
             };
             let found = report.findings.iter().find(fits);
             assert!(found.is_some(), "expected {kinds:?} with {words:?}, found:\n{}", list(&report.findings));
-            assert!(found.is_some_and(|f| f.line > 0 && !f.ptx.is_empty()));
+            // What a CTA still holds at its end is no instruction's fault.
+            assert!(found.is_some_and(|f| f.kind == Kind::Leak || f.line > 0 && !f.ptx.is_empty()));
         }
     }
 }
