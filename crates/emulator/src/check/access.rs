@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::clock::Stamp;
-use super::order::{Acquire, Engine, OrderChecker, Part};
+use super::order::{Acquire, Engine, Interned, OrderChecker, Part};
 use super::shadow::{Check, Record, Shadow};
 use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
 use crate::exec::lanes;
@@ -120,7 +120,7 @@ impl OrderChecker {
         let tag =
             u8::from(write) | u8::from(access.operation != 0) << 1 | u8::from(access.proxy != Proxy::Generic) << 2;
         let key = (access.space, slot, actor.pc, tag);
-        if let Some(&(known, generation, number)) = self.interned.get(&key)
+        if let Some(&Interned { epoch: known, generation, number }) = self.interned.get(&key)
             && known == epoch
             && generation == shadow.generation
         {
@@ -155,7 +155,7 @@ impl OrderChecker {
             let generation = shadow.generation;
             op.records.push(Part { space: access.space, number, generation, rank: rank_of(actor, access) });
         }
-        self.interned.insert(key, (epoch, shadow.generation, number));
+        self.interned.insert(key, Interned { epoch, generation: shadow.generation, number });
         number
     }
 

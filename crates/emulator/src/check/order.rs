@@ -58,6 +58,17 @@ pub(super) struct Part {
     pub(super) rank: u32,
 }
 
+/// Accesses with the same record while the epoch lasts: memory, slot, operation of the program, kind of access.
+pub(super) type AccessKey = (Space, u32, u32, u8);
+
+/// A record that was made for a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Interned {
+    pub(super) epoch: u32,
+    pub(super) generation: u32,
+    pub(super) number: u32,
+}
+
 /// A rendezvous of warps.
 #[derive(Debug, Default)]
 struct Meeting {
@@ -119,8 +130,8 @@ pub struct OrderChecker {
     slots: u32,
     /// Slots of in-order engines: (warp slot, engine).
     engines: HashMap<(u32, Engine), u32>,
-    /// Interned records: (slot, pc, use, order) to epoch, generation, number.
-    pub(super) interned: HashMap<(Space, u32, u32, u8), (u32, u32, u32)>,
+    /// Records that repeat.
+    pub(super) interned: HashMap<AccessKey, Interned>,
     /// Latest accesses to the shared memory of each CTA by others: (target, slot, asynchronous) to number, generation.
     pub(super) remote: HashMap<(u32, u32, bool), (u32, u32)>,
     pub(super) reporter: Reporter,
@@ -328,7 +339,8 @@ impl OrderChecker {
         };
         let remote = address >> 24 != actor.cta;
         let line = self.program.line_of(barrier.init_pc);
-        if !known && !(barrier.init_fenced && self.met[slot]) {
+        let told = barrier.init_fenced && self.met[slot];
+        if !known && !told {
             let message = format!("the mbarrier is used without order behind its initialisation at line {line}");
             self.reporter.barrier(Kind::Race, actor, address, message, false);
         } else if !barrier.init_fenced && (remote || operation != 0) {

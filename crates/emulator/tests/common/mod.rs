@@ -6,30 +6,30 @@
 use bakewell_emulator::{CompletionPolicy, Emulator, Finding, Kind, Launch, Module, Options, Report, Target};
 
 /// A kernel `k(.param .u64 data)` and how to launch it.
-pub struct Case {
-    pub target: Target,
-    pub launch: Launch,
+pub(crate) struct Case {
+    pub(crate) target: Target,
+    pub(crate) launch: Launch,
     /// Bytes of the buffer `data`, which starts as zeros.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Case {
-    pub fn new(ctas: u32, threads: u32) -> Case {
+    pub(crate) fn new(ctas: u32, threads: u32) -> Case {
         Case { target: Target::Sm90, launch: Launch::linear(ctas, threads), bytes: 65536 }
     }
 
-    pub fn on(mut self, target: Target) -> Case {
+    pub(crate) fn on(mut self, target: Target) -> Case {
         self.target = target;
         self
     }
 
-    pub fn cluster(mut self, ctas: u32) -> Case {
+    pub(crate) fn cluster(mut self, ctas: u32) -> Case {
         self.launch.cluster = Some([ctas, 1, 1]);
         self
     }
 
     /// Runs `body` under every policy and a few seeds; all reports.
-    pub fn run(&self, declarations: &str, body: &str) -> Vec<Report> {
+    pub(crate) fn run(&self, declarations: &str, body: &str) -> Vec<Report> {
         let text = format!(
             ".version 9.2\n.target {}\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 data) {{
 .reg .pred %p<16>; .reg .b16 %h<8>; .reg .b32 %r<64>; .reg .b64 %rd<64>; .reg .f32 %f<64>; .reg .b32 %tid, %warp, %lane, %cta, %rank;
@@ -67,7 +67,7 @@ ret;
 
     /// Asserts that nothing is found, warnings included.
     #[track_caller]
-    pub fn clean(&self, declarations: &str, body: &str) {
+    pub(crate) fn clean(&self, declarations: &str, body: &str) {
         for report in self.run(declarations, body) {
             assert!(report.findings.is_empty(), "{}", list(&report.findings));
         }
@@ -75,19 +75,19 @@ ret;
 
     /// Asserts that every run finds a fault of `kind` whose message, line and PTX text contain these words.
     #[track_caller]
-    pub fn fault(&self, declarations: &str, body: &str, kind: Kind, words: &[&str]) {
+    pub(crate) fn fault(&self, declarations: &str, body: &str, kind: Kind, words: &[&str]) {
         self.found(declarations, body, &[kind], words, false);
     }
 
     /// Asserts that every run finds a fault of one of `kinds`: the schedule decides which.
     #[track_caller]
-    pub fn fault_of(&self, declarations: &str, body: &str, kinds: &[Kind], words: &[&str]) {
+    pub(crate) fn fault_of(&self, declarations: &str, body: &str, kinds: &[Kind], words: &[&str]) {
         self.found(declarations, body, kinds, words, false);
     }
 
     /// Asserts that every run warns.
     #[track_caller]
-    pub fn warning(&self, declarations: &str, body: &str, kind: Kind, words: &[&str]) {
+    pub(crate) fn warning(&self, declarations: &str, body: &str, kind: Kind, words: &[&str]) {
         self.found(declarations, body, &[kind], words, true);
     }
 
@@ -107,6 +107,6 @@ ret;
 }
 
 /// Findings, a paragraph each.
-pub fn list(findings: &[Finding]) -> String {
+pub(crate) fn list(findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{finding}\n")).collect()
 }
