@@ -360,7 +360,7 @@ fn check(machine: &mut Cluster, copy: &TensorCopy) -> Result<(), Fault> {
         let message = format!("the mbarrier is in CTA rank {bar}, the destination in rank {dst}");
         return Err(transfer::broken(machine, actor, message));
     }
-    if copy.pair && machine.ctas.len() % 2 != 0 {
+    if copy.pair && !machine.ctas.len().is_multiple_of(2) {
         let message = format!(".cta_group::2 in a cluster of {} CTAs", machine.ctas.len());
         return Err(transfer::broken(machine, actor, message));
     }

@@ -15,6 +15,9 @@ use crate::memory::Space;
 /// Most bytes moved in one piece.
 const PIECE: usize = 4096;
 
+/// Runs that are contiguous in global memory, from this address on, or that lie outside the tensor.
+type Piece = (Option<u64>, Vec<Run>);
+
 /// A copy with everything resolved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TensorCopy {
@@ -54,9 +57,9 @@ impl TensorCopy {
         })
     }
 
-    /// The runs of the box, joined to pieces that are contiguous in global memory or lie outside the tensor.
-    fn pieces(&self, machine: &Cluster) -> Result<Vec<(Option<u64>, Vec<Run>)>, Fault> {
-        let mut pieces: Vec<(Option<u64>, Vec<Run>)> = Vec::new();
+    /// The runs of the box, joined to pieces of at most [`PIECE`] bytes.
+    fn pieces(&self, machine: &Cluster) -> Result<Vec<Piece>, Fault> {
+        let mut pieces: Vec<Piece> = Vec::new();
         let (mut next, mut bytes) = (None, 0);
         let visit = |run: Run| {
             let joins = !pieces.is_empty() && run.global == next && bytes + run.bytes as usize <= PIECE;

@@ -5,6 +5,9 @@ use bakewell_core::tensor_map::{MapType, OobFill, Swizzle, TensorMapRequest};
 use crate::exec::async_testing::Case;
 use crate::layout::tensor_map::{decode, encode};
 
+/// Makes a record from the addresses of input and output.
+type Record = fn(u64, u64) -> [u8; 128];
+
 fn record(request: &TensorMapRequest) -> [u8; 128] {
     request.validate("t", bakewell_core::Arch::Sm100).unwrap();
     encode(request).to_bytes()
@@ -56,7 +59,7 @@ fn swizzled(request: &TensorMapRequest) -> impl Fn(u32) -> u32 + use<> {
 
 #[test]
 fn loads_of_every_swizzle() {
-    let maps: [(Swizzle, u32, fn(u64, u64) -> [u8; 128]); 7] = [
+    let maps: [(Swizzle, u32, Record); 7] = [
         (Swizzle::None, 24, |a, _| record(&request(a, 24, Swizzle::None))),
         (Swizzle::B32, 16, |a, _| record(&request(a, 16, Swizzle::B32))),
         (Swizzle::B64, 32, |a, _| record(&request(a, 32, Swizzle::B64))),
@@ -83,7 +86,7 @@ fn loads_of_every_swizzle() {
 
 #[test]
 fn nan_fill_multicast_and_pairs() {
-    let map: fn(u64, u64) -> [u8; 128] =
+    let map: Record =
         |a, _| record(&TensorMapRequest { oob_fill: OobFill::Nan, ..request(a, 64, Swizzle::B128) });
     let place = swizzled(&request(0x1000, 64, Swizzle::B128));
     let body = start(
@@ -182,7 +185,7 @@ fn store(instruction: &str) -> String {
 
 #[test]
 fn stores_and_reductions_clip_at_the_edges() {
-    let map: fn(u64, u64) -> [u8; 128] = |_, b| record(&request(b, 64, Swizzle::B128));
+    let map: Record = |_, b| record(&request(b, 64, Swizzle::B128));
     let place = swizzled(&request(0x1000, 64, Swizzle::B128));
     for add in [false, true] {
         let form = if add {
@@ -210,7 +213,7 @@ fn stores_and_reductions_clip_at_the_edges() {
 
 #[test]
 fn five_dimensions_with_element_strides() {
-    let map: fn(u64, u64) -> [u8; 128] = |a, _| {
+    let map: Record = |a, _| {
         record(&TensorMapRequest {
             element_strides: vec![1, 2, 1, 1, 3],
             ..TensorMapRequest::tiled(
@@ -250,7 +253,7 @@ fn five_dimensions_with_element_strides() {
 
 #[test]
 fn broken_rules() {
-    let map: fn(u64, u64) -> [u8; 128] = |a, _| record(&request(a, 64, Swizzle::B128));
+    let map: Record = |a, _| record(&request(a, 64, Swizzle::B128));
     let load = |form: &str, operands: &str| {
         start(
             2048,
@@ -259,7 +262,7 @@ fn broken_rules() {
             ),
         )
     };
-    let cases: [(String, fn(u64, u64) -> [u8; 128], &str); 7] = [
+    let cases: [(String, Record, &str); 7] = [
         (load("2d", "[%r3 + 64], [%rd4, {0, 0}], [%r2]"), map, "not a multiple of 128"),
         (load("2d", "[%r3 + 128], [%rd4, {0, 0}], [%r2]"), map, "after which the swizzle repeats"),
         (load("3d", "[%r3], [%rd4, {0, 0, 0}], [%r2]"), map, "has rank 2"),
