@@ -196,7 +196,7 @@ impl OrderChecker {
                 None => self.tensor_fenced[slot as usize],
             };
             let own = record.slot == slot && !record.asynchronous;
-            return if fenced || own { None } else { verdict(Lack::TensorFence) };
+            return if !self.tensor_fences || fenced || own { None } else { verdict(Lack::TensorFence) };
         }
         if record.asynchronous {
             return None;
