@@ -81,6 +81,7 @@ functions! {
         cuModuleUnload(sys::CUmodule);
         cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
         cuFuncSetAttribute(sys::CUfunction, sys::CUfunction_attribute, c_int);
+        cuFuncGetParamInfo(sys::CUfunction, usize, *mut usize, *mut usize);
         cuLaunchKernelEx(*const sys::CUlaunchConfig, sys::CUfunction, *mut *mut c_void, *mut *mut c_void);
         cuStreamCreate(*mut sys::CUstream, c_uint);
         cuStreamDestroy_v2(sys::CUstream);
@@ -148,6 +149,16 @@ fn stream_pointer(stream: Stream) -> sys::CUstream {
 
 fn bytes_of(call: &'static str, bytes: u64) -> Answer<usize> {
     usize::try_from(bytes).map_err(|_| invalid(call))
+}
+
+impl Api {
+    /// Offset of a kernel's first parameter from the start of the parameter bank, and its size, in bytes.
+    fn first_parameter(&self, function: Function) -> Answer<(usize, usize)> {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: the function's module is loaded; writes two sizes through the pointers.
+        unsafe { call!(self.cuFuncGetParamInfo(function.0 as sys::CUfunction, 0, &mut offset, &mut bytes)) }?;
+        Ok((offset, bytes))
+    }
 }
 
 impl Driver for Api {
@@ -410,11 +421,25 @@ impl Driver for Api {
             (&raw mut size).cast(),
             ptr::null_mut(),
         ];
-        let extra = if params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
-        // SAFETY: the configuration points at `numAttrs` attributes, `extra` at a list that ends with null and at
-        // `size` bytes of parameters; all of them live until the call returns, and the driver copies them. The
-        // function's module is loaded, and the stream's owner keeps the stream alive (`core::Stream`).
-        unsafe { call!(self.cuLaunchKernelEx(&raw_config, function.0 as sys::CUfunction, ptr::null_mut(), extra)) }
+        let mut extra = if params.is_empty() { ptr::null_mut() } else { extra.as_mut_ptr() };
+        // A block that waits for its alignment behind the start of the parameter bank has no place in the buffer form,
+        // which begins at that start: it goes by pointer, once its size is known to be the program's.
+        let mut by_pointer: [*mut c_void; 1] = [params.as_ptr().cast_mut().cast()];
+        let mut pointers = ptr::null_mut();
+        if !params.is_empty() {
+            let (first, bytes) = self.first_parameter(function)?;
+            if first != 0 {
+                if bytes != params.len() {
+                    return Err(invalid("cuLaunchKernelEx"));
+                }
+                (pointers, extra) = (by_pointer.as_mut_ptr(), ptr::null_mut());
+            }
+        }
+        // SAFETY: the configuration points at `numAttrs` attributes. Either `extra` is a list that ends with null and
+        // names `size` bytes of parameters, or `pointers` names the one parameter of the kernel, whose size was
+        // compared. All of them live until the call returns, and the driver copies them. The function's module is
+        // loaded, and the stream's owner keeps the stream alive (`core::Stream`).
+        unsafe { call!(self.cuLaunchKernelEx(&raw_config, function.0 as sys::CUfunction, pointers, extra)) }
     }
 
     fn stream_create(&self) -> Answer<Stream> {
