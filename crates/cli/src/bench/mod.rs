@@ -5,11 +5,13 @@
 //! | [`clocks`] | the clocks: cold, rotating, and what a launch costs the host |
 //! | [`ceilings`] | what this GPU can do at best |
 //! | [`gqa_decode`] | shapes, inputs and bytes of grouped-query decode attention |
+//! | [`nvfp4_context`] | shapes, inputs and bytes of NVFP4 paged-context attention |
 //! | [`record`] | the record of a run |
 
 pub(crate) mod ceilings;
 pub(crate) mod clocks;
 pub(crate) mod gqa_decode;
+mod nvfp4_context;
 pub(crate) mod record;
 
 use std::path::PathBuf;
@@ -47,15 +49,19 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         .as_ref()
         .map(|path| std::fs::read_to_string(path).with_context(|| format!("shapes: {}", path.display())))
         .transpose()?;
-    let shapes = gqa_decode::shapes(shapes.as_deref())?;
     let device = open(args.device, 0)?.device;
     let runtime = CudaRuntime::open(ordinal)?;
     let bench = clocks::Clocks::new(&runtime)?;
     let mut record = record::Record::new(runtime.facts(), ceilings::measure(&bench)?);
     match args.operation {
-        OperationArg::Nvfp4Context => anyhow::bail!("bench: nvfp4_context has no shapes yet"),
+        OperationArg::Nvfp4Context => {
+            for shape in &nvfp4_context::shapes(shapes.as_deref())? {
+                eprintln!("{shape}");
+                record.rows.push(nvfp4_context::measure(&device, &bench, shape)?);
+            }
+        }
         OperationArg::GqaDecode => {
-            for shape in &shapes {
+            for shape in &gqa_decode::shapes(shapes.as_deref())? {
                 eprintln!("{shape}");
                 record.rows.push(gqa_decode::measure(&device, &bench, shape)?);
             }
