@@ -59,7 +59,8 @@ impl std::error::Error for Findings {}
 impl EmulatedRuntime {
     /// A device with the SM count of a common product and every check on.
     pub fn new(arch: Arch) -> Arc<EmulatedRuntime> {
-        let options = Options { sm_count: arch.typical_sm_count(), ..Options::new(target(arch)) };
+        let mut options = Options { sm_count: arch.typical_sm_count(), ..Options::new(target(arch)) };
+        options.checks.read_fences = true;
         EmulatedRuntime::with_options(arch, options)
     }
 
@@ -185,8 +186,8 @@ impl Runtime for EmulatedRuntime {
     fn launch(&self, kernel: Kernel, config: &LaunchConfig, params: &[u8], _stream: Stream) -> CoreResult<()> {
         config.validate(self.arch)?;
         let loaded = lock(&self.kernels).get(kernel.0 as usize).cloned();
-        let LoadedKernel { program, entry, module } = loaded
-            .ok_or_else(|| CoreError::value("kernel", "one that this device loaded", format!("{kernel:?}")))?;
+        let LoadedKernel { program, entry, module } =
+            loaded.ok_or_else(|| CoreError::value("kernel", "one that this device loaded", format!("{kernel:?}")))?;
         let launch = Launch {
             grid: config.grid,
             block: [config.block, 1, 1],

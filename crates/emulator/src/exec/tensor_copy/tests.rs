@@ -86,8 +86,7 @@ fn loads_of_every_swizzle() {
 
 #[test]
 fn nan_fill_multicast_and_pairs() {
-    let map: Record =
-        |a, _| record(&TensorMapRequest { oob_fill: OobFill::Nan, ..request(a, 64, Swizzle::B128) });
+    let map: Record = |a, _| record(&TensorMapRequest { oob_fill: OobFill::Nan, ..request(a, 64, Swizzle::B128) });
     let place = swizzled(&request(0x1000, 64, Swizzle::B128));
     let body = start(
         2048,
