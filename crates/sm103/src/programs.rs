@@ -14,6 +14,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::GqaDecode,
+        variant: "long_k128_w8_g4_d128_f16",
+        ptx: include_bytes!("../programs/gqa_decode-long_k128_w8_g4_d128_f16.ptx.zst"),
+        cubin: include_bytes!("../programs/gqa_decode-long_k128_w8_g4_d128_f16.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::GqaDecode,
         variant: "long_k64_g4_d128_f16",
         ptx: include_bytes!("../programs/gqa_decode-long_k64_g4_d128_f16.ptx.zst"),
         cubin: include_bytes!("../programs/gqa_decode-long_k64_g4_d128_f16.cubin.zst"),

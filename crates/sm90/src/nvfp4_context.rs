@@ -1,18 +1,13 @@
 //! Paged-context attention over an NVFP4 cache on sm90.
 
 use bakewell_core::route::Route;
-use bakewell_core::schedule::nvfp4_context::{Choice, Nvfp4Context};
+use bakewell_core::schedule::nvfp4_context::{Choice, Nvfp4Context, every_pack};
 
 /// 14 packed tiles in flight, FP4 by table, V transposed for the warpgroup products.
 pub const PAGED: Nvfp4Context = Nvfp4Context::WGMMA;
 
-/// Every compiled schedule: packs 8 and 1, unsplit and split.
-pub const SCHEDULES: &[Nvfp4Context] = &[
-    Nvfp4Context { pack: 8, ..PAGED },
-    Nvfp4Context { pack: 8, split: true, ..PAGED },
-    PAGED,
-    Nvfp4Context { split: true, ..PAGED },
-];
+/// Every compiled schedule: each pack, unsplit and split.
+pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED);
 
 /// One family serves every shape.
 pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];

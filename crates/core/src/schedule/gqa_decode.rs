@@ -146,6 +146,10 @@ impl GqaDecode {
     /// Ring of six 128-key tiles, 192 KiB: half as many barriers per key.
     pub const LONG_K128: GqaDecode = GqaDecode { name: "long_k128", tile_keys: 128, stages: 6, ..GqaDecode::LONG_K64 };
 
+    /// Eight warps on a ring of four 128-key tiles: where a row of some thousand keys has a CTA cluster to itself.
+    pub const LONG_K128_W8: GqaDecode =
+        GqaDecode { name: "long_k128_w8", threads: 288, consumer_warps: 8, stages: 4, ..GqaDecode::LONG_K128 };
+
     /// 8 warps with 16 keys each of a 128-key tile, through registers: 64 KiB in flight, the best rate of full DRAM.
     pub const STREAM: GqaDecode = GqaDecode {
         name: "stream",
@@ -329,6 +333,7 @@ pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const SHORT: &str = GqaDecode::SHORT.name;
     const K64: &str = GqaDecode::LONG_K64.name;
     const K128: &str = GqaDecode::LONG_K128.name;
+    const K128_W8: &str = GqaDecode::LONG_K128_W8.name;
     const STREAM: &str = GqaDecode::STREAM.name;
     const FILL: Splits = Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 };
     use facts::{CAPACITY, REQUESTED_SPLITS, ROWS};
@@ -338,12 +343,14 @@ pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
         row(&[Bound::up_to(CAPACITY, 64), Bound::from(ROWS, 128)], SHORT, 1, Splits::Fixed(1)),
         row(&[Bound::up_to(CAPACITY, 64)], K64, 1, Splits::Fixed(1)),
         row(&[Bound::up_to(CAPACITY, 64)], SHORT, 1, Splits::Fixed(1)),
-        row(&[Bound::from(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 1, FILL),
-        row(&[Bound::up_to(ROWS, 16), Bound::from(CAPACITY, 65_536)], STREAM, 1, FILL),
+        row(&[Bound::from(ROWS, 128), Bound::from(CAPACITY, 512)], STREAM, 1, FILL),
+        row(&[Bound::from(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 2, FILL),
+        row(&[Bound::up_to(ROWS, 16), Bound::from(CAPACITY, 32_768)], STREAM, 2, FILL),
         row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 128)], K128, 1, Splits::Fixed(1)),
         row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 2048)], K64, 8, Splits::Fixed(1)),
         row(&[Bound::up_to(ROWS, 16), Bound::up_to(CAPACITY, 2048)], K64, 4, Splits::Fixed(1)),
-        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 4096)], K128, 1, Splits::Fixed(8)),
+        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 4096)], K128_W8, 1, Splits::Fixed(8)),
+        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 8192)], K128_W8, 8, Splits::Fixed(1)),
         row(&[Bound::up_to(ROWS, 16)], K128, 2, Splits::Fixed(8)),
         row(&[Bound::up_to(ROWS, 63)], K128, 2, Splits::Fixed(1)),
         row(&[Bound::equal(ROWS, 64), Bound::within(CAPACITY, 512, 2047)], K128, 2, Splits::Fixed(1)),
