@@ -374,6 +374,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g12",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g12.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g12.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k14_g12_split",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g12_split.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g12_split.cubin.zst"),
@@ -422,15 +428,33 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g5",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g5.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g5.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k14_g5_split",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g5_split.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g5_split.cubin.zst"),
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g6",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g6.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g6.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k14_g6_split",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g6_split.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g6_split.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k14_g7",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k14_g7.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k14_g7.cubin.zst"),
     },
     Embedded {
         operation: Operation::Nvfp4Context,

@@ -235,8 +235,15 @@ impl<'p> Walk<'p> {
 
     /// Magnitude of the product that a `mul`, `mad` or `shl` computes, before it wraps.
     fn product(&mut self, instruction: &Instruction) -> u64 {
-        let a = self.bound(instruction.source(0));
-        let b = self.bound(instruction.source(1));
+        // A negative literal of an unsigned instruction stands for its bits.
+        let literal = |operand: &str| match constant(operand) {
+            Some(magnitude) if operand.starts_with('-') && instruction.has("u32") => Some((1 << 32) - magnitude),
+            _ => None,
+        };
+        let [a, b] = [0, 1].map(|index| {
+            let operand = instruction.source(index);
+            literal(operand).unwrap_or_else(|| self.bound(operand))
+        });
         if instruction.is("shl") {
             return a.saturating_mul(1u64.checked_shl(b.min(64) as u32).unwrap_or(u64::MAX));
         }
@@ -293,7 +300,9 @@ impl<'p> Walk<'p> {
             "ld" if instruction.has("b16") || instruction.has("u16") => u64::from(u16::MAX),
             "add" | "sub" => source(0).saturating_add(source(1)),
             "mul" | "mad" | "shl" if !instruction.has("hi") => self.product(instruction),
-            "shr" if instruction.has("u32") || source(0) <= i32::MAX as u64 => source(0) >> source(1).min(63),
+            "shr" if instruction.has("u32") || instruction.has("u64") || source(0) <= i32::MAX as u64 => {
+                source(0) >> source(1).min(63)
+            }
             "and" => source(0).min(source(1)),
             "or" | "xor" => u64::MAX >> (source(0) | source(1)).leading_zeros().min(63),
             "selp" => source(0).max(source(1)),
@@ -339,6 +348,20 @@ mod tests {
         );
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("mul.lo.s32 %r3, %r1, %r2"), "{found:?}");
+    }
+
+    /// Division by a constant is a wide product and a shift: the quotient times the divisor is no more than there was.
+    #[test]
+    fn quotients_by_constants_are_bounded() {
+        let body = |factor: u32| {
+            format!(
+                "ld.param.b32 %r1, [k_1];\nmul.wide.u32 %rd3, %r1, -1431655765;\nshr.u64 %rd4, %rd3, 34;\n\
+                 cvt.u32.u64 %r2, %rd4;\nmul.lo.s32 %r3, %r2, {factor};\nmul.wide.u32 %rd1, %r3, 4;\n\
+                 add.s64 %rd2, %rd9, %rd1;\nld.global.f32 %f1, [%rd2];"
+            )
+        };
+        assert_eq!(scan(&body(6)), Vec::<String>::new());
+        assert_eq!(scan(&body(7)).len(), 1, "a sixth of anything times seven may wrap");
     }
 
     #[test]
