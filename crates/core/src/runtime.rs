@@ -11,16 +11,31 @@ use crate::error::Property;
 use crate::tensor_map::{TensorMap, TensorMapRequest};
 use crate::{Arch, DType, Dims, Error, Program, Result, TensorView};
 
-/// An execution stream: a raw driver handle, 0 for the default stream.
+/// An execution stream: a handle of the driver.
 ///
-/// The caller owns the stream and keeps it alive until its work has finished. Runtimes without
-/// streams execute at once and ignore it.
+/// Whoever owns the stream keeps it alive until its work has finished. Runtimes without streams execute at once and
+/// ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Stream(pub u64);
+pub struct Stream(u64);
 
 impl Stream {
     /// The default stream of the device's primary context.
     pub const DEFAULT: Stream = Stream(0);
+
+    /// The stream of a driver handle, a `CUstream`, that somebody else owns.
+    ///
+    /// # Safety
+    /// The driver follows the handle as a pointer: it is a stream of the device on which the value will be used, and
+    /// it is destroyed only after the last use of this value and of its copies.
+    #[allow(unsafe_code)]
+    pub const unsafe fn from_raw(handle: u64) -> Stream {
+        Stream(handle)
+    }
+
+    /// The driver's handle, 0 for the default stream.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
 }
 
 /// An address space with allocations.

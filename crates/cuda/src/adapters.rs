@@ -9,7 +9,8 @@
 //! let slice = stream.alloc_zeros::<f32>(6)?;
 //! let tensor = adapters::tensor(&slice, &stream, &[2, 3])?;
 //! assert_eq!(tensor.view().shape(), [2, 3]);
-//! let raw = adapters::stream(&stream); // launch on it while `tensor` lives
+//! // SAFETY: `stream` is dropped after everything that is launched on it.
+//! let raw = unsafe { adapters::stream(&stream) }; // launch on it while `tensor` lives
 //! # let _ = raw;
 //! # Ok(())
 //! # }
@@ -37,9 +38,14 @@ elements! {
     half::f16 => F16, half::bf16 => Bf16, f32 => F32, f64 => F64, u8 => U8, i32 => I32, u32 => U32, i64 => I64,
 }
 
-/// The raw handle of a cudarc stream. The stream must outlive the work enqueued on it.
-pub fn stream(stream: &CudaStream) -> Stream {
-    Stream(stream.cu_stream() as usize as u64)
+/// The handle of a cudarc stream.
+///
+/// # Safety
+/// As [`Stream::from_raw`]: the cudarc stream lives until the last use of the handle, and it is one of the device on
+/// which the handle will be used.
+pub unsafe fn stream(stream: &CudaStream) -> Stream {
+    // SAFETY: what this function asks of its caller.
+    unsafe { Stream::from_raw(stream.cu_stream() as usize as u64) }
 }
 
 /// A contiguous tensor in a cudarc slice, for work on one stream.

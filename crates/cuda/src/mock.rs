@@ -280,7 +280,7 @@ impl State {
     }
 
     fn is_stream(&self, stream: Stream) -> bool {
-        stream == Stream::DEFAULT || self.streams.contains(&stream.0)
+        stream == Stream::DEFAULT || self.streams.contains(&stream.raw())
     }
 }
 
@@ -490,7 +490,7 @@ impl Driver for RecordingDriver {
             config.block,
             config.dynamic_shared_bytes,
             params.len(),
-            stream.0
+            stream.raw()
         );
         let (mut state, device) = self.enter_context(NAME, arguments)?;
         let fault = Failure { call: NAME, code: INVALID_HANDLE };
@@ -517,20 +517,22 @@ impl Driver for RecordingDriver {
         Ok(())
     }
 
+    #[allow(unsafe_code)]
     fn stream_create(&self) -> Answer<Stream> {
         let (mut state, _) = self.enter_uncaptured("cuStreamCreate", "")?;
         let handle = state.handle() as u64;
         state.streams.push(handle);
-        Ok(Stream(handle))
+        // SAFETY: no driver follows a handle of this one.
+        Ok(unsafe { Stream::from_raw(handle) })
     }
 
     fn stream_destroy(&self, stream: Stream) -> Answer<()> {
         let (mut state, _) = self.enter_context("cuStreamDestroy_v2", "")?;
-        remove(&mut state.streams, stream.0, "cuStreamDestroy_v2")
+        remove(&mut state.streams, stream.raw(), "cuStreamDestroy_v2")
     }
 
     fn stream_synchronize(&self, stream: Stream) -> Answer<()> {
-        let (state, _) = self.enter_uncaptured("cuStreamSynchronize", stream.0)?;
+        let (state, _) = self.enter_uncaptured("cuStreamSynchronize", stream.raw())?;
         if state.is_stream(stream) {
             Ok(())
         } else {
@@ -551,7 +553,7 @@ impl Driver for RecordingDriver {
     }
 
     fn event_record(&self, _event: EventHandle, stream: Stream) -> Answer<()> {
-        self.enter_context("cuEventRecord", stream.0).map(|_| ())
+        self.enter_context("cuEventRecord", stream.raw()).map(|_| ())
     }
 
     fn event_synchronize(&self, _event: EventHandle) -> Answer<()> {
@@ -563,12 +565,12 @@ impl Driver for RecordingDriver {
     }
 
     fn capture_begin(&self, stream: Stream) -> Answer<()> {
-        self.enter_uncaptured("cuStreamBeginCapture_v2", stream.0)?.0.capturing.push(stream);
+        self.enter_uncaptured("cuStreamBeginCapture_v2", stream.raw())?.0.capturing.push(stream);
         Ok(())
     }
 
     fn capture_end(&self, stream: Stream) -> Answer<GraphHandle> {
-        let (mut state, _) = self.enter_context("cuStreamEndCapture", stream.0)?;
+        let (mut state, _) = self.enter_context("cuStreamEndCapture", stream.raw())?;
         remove(&mut state.capturing, stream, "cuStreamEndCapture")?;
         let handle = state.handle();
         state.graphs.push(handle);
@@ -593,7 +595,7 @@ impl Driver for RecordingDriver {
     }
 
     fn graph_launch(&self, _graph: GraphExecHandle, stream: Stream) -> Answer<()> {
-        self.enter_context("cuGraphLaunch", stream.0).map(|_| ())
+        self.enter_context("cuGraphLaunch", stream.raw()).map(|_| ())
     }
 }
 

@@ -144,7 +144,7 @@ impl Api {
 }
 
 fn stream_pointer(stream: Stream) -> sys::CUstream {
-    stream.0 as usize as sys::CUstream
+    stream.raw() as usize as sys::CUstream
 }
 
 fn bytes_of(call: &'static str, bytes: u64) -> Answer<usize> {
@@ -446,7 +446,8 @@ impl Driver for Api {
         let mut stream = ptr::null_mut();
         // SAFETY: writes one handle through the pointer; 1 asks for a stream without ties to the default one.
         unsafe { call!(self.cuStreamCreate(&mut stream, 1)) }?;
-        Ok(Stream(stream as usize as u64))
+        // SAFETY: the driver has just created it; whoever asked for it destroys it.
+        Ok(unsafe { Stream::from_raw(stream as usize as u64) })
     }
 
     fn stream_destroy(&self, stream: Stream) -> Answer<()> {

@@ -61,7 +61,9 @@ fn binding_loads_once_and_zeroes_the_counters_and_a_launch_only_launches() {
         other => panic!("{other:?}"),
     }
 
-    for stream in [Stream::DEFAULT, Stream(0x1234)] {
+    // SAFETY: the recording runtime follows no handle.
+    let other = unsafe { Stream::from_raw(0x1234) };
+    for stream in [Stream::DEFAULT, other] {
         bound.launch(stream).unwrap();
         match setup.recording.take_calls().as_slice() {
             [Call::Launch(_, config, _, on)] => {

@@ -68,7 +68,8 @@ fn a_launch_is_one_driver_launch_and_restores_the_callers_context() {
     for caller in [Some(0), Some(1), None] {
         driver.make_current(caller);
         driver.take_names();
-        bound.launch(Stream(0x77)).unwrap();
+        // SAFETY: the recording driver follows no handle.
+        bound.launch(unsafe { Stream::from_raw(0x77) }).unwrap();
         assert_eq!(driver.current(), caller);
         let names = driver.take_names();
         let (launches, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| *name == "cuLaunchKernelEx");

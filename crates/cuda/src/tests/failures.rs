@@ -13,8 +13,8 @@ fn bind_and_launch(runtime: &Arc<CudaRuntime>) -> Result<()> {
     let workspace = Buffer::new(runtime.clone(), 64)?;
     workspace.fill(0)?;
     let kernel = runtime.load(&program(b"\x7fELF", 65_536))?;
-    runtime.launch(kernel, &config(), &[0; 24], Stream(0))?;
-    runtime.synchronize(Stream(0))
+    runtime.launch(kernel, &config(), &[0; 24], Stream::DEFAULT)?;
+    runtime.synchronize(Stream::DEFAULT)
 }
 
 /// Runs with the call after `n` more failing; gives the outcome and the failing call's name, `None` when all succeeded.
@@ -97,7 +97,7 @@ fn the_program_is_named_where_one_is_concerned() {
     // A failed load is not remembered.
     let kernel = runtime.load(&program(b"\x7fELF", 0)).unwrap();
     driver.fail_after(2, 31_337);
-    let error = runtime.launch(kernel, &config(), &[], Stream(0)).unwrap_err();
+    let error = runtime.launch(kernel, &config(), &[], Stream::DEFAULT).unwrap_err();
     assert_eq!(
         error.to_string(),
         "cuLaunchKernelEx failed with 31337 (a code this driver does not name) for sm90/gqa_decode-fake"

@@ -110,12 +110,12 @@ fn a_launch_is_one_driver_call_between_the_context_calls() {
     let kernel = runtime.load(&program(b"\x7fELF", 1024)).unwrap();
     driver.take_calls();
     let config = LaunchConfig { dynamic_shared_bytes: 1024, ..config() };
-    runtime.launch(kernel, &config, &[7; 24], Stream(0)).unwrap();
+    runtime.launch(kernel, &config, &[7; 24], Stream::DEFAULT).unwrap();
     let launch = "cuLaunchKernelEx(grid [4, 1, 1], block 128, 1024 shared bytes, [], 24 parameter bytes, stream 0)";
     assert_eq!(driver.take_calls(), ["cuCtxGetCurrent()", "cuCtxSetCurrent(cuda:0)", launch, "cuCtxSetCurrent(none)"]);
     // With the context already current there is nothing to set and nothing to restore.
     driver.make_current(Some(0));
-    runtime.launch(kernel, &config, &[7; 24], Stream(0)).unwrap();
+    runtime.launch(kernel, &config, &[7; 24], Stream::DEFAULT).unwrap();
     assert_eq!(driver.take_calls(), ["cuCtxGetCurrent()", launch]);
     assert_eq!(driver.launches()[1].params, [7; 24]);
     assert_eq!(driver.launches()[1].entry, "fake_entry");
@@ -132,7 +132,7 @@ fn cluster_and_programmatic_launch_become_attributes() {
         ([4, 1, 1], true, "[Cluster([4, 1, 1]), ProgrammaticSerialization]"),
     ] {
         let config = LaunchConfig { cluster, programmatic_serialization: programmatic, ..config() };
-        runtime.launch(kernel, &config, &[0; 8], Stream(0)).unwrap();
+        runtime.launch(kernel, &config, &[0; 8], Stream::DEFAULT).unwrap();
         assert_eq!(format!("{:?}", driver.launches().last().unwrap().attributes), expected);
     }
 }
@@ -145,9 +145,9 @@ fn two_devices_do_not_disturb_each_other_or_the_caller() {
     let kernels = [first.load(&program).unwrap(), second.load(&program).unwrap()];
     for caller in [None, Some(0), Some(1)] {
         driver.make_current(caller);
-        second.launch(kernels[1], &config(), &[0; 8], Stream(0)).unwrap();
+        second.launch(kernels[1], &config(), &[0; 8], Stream::DEFAULT).unwrap();
         assert_eq!(driver.current(), caller);
-        first.launch(kernels[0], &config(), &[0; 8], Stream(0)).unwrap();
+        first.launch(kernels[0], &config(), &[0; 8], Stream::DEFAULT).unwrap();
         assert_eq!(driver.current(), caller);
     }
     let devices: Vec<usize> = driver.launches().iter().map(|launch| launch.device).collect();
@@ -160,8 +160,9 @@ fn launches_that_cannot_work_are_refused_before_the_driver_is_asked() {
     let runtime = open(&driver, 0);
     let kernel = runtime.load(&program(b"\x7fELF", 1024)).unwrap();
     driver.take_calls();
-    let refused =
-        |kernel, config: LaunchConfig| runtime.launch(kernel, &config, &[0; 8], Stream(0)).unwrap_err().to_string();
+    let refused = |kernel, config: LaunchConfig| {
+        runtime.launch(kernel, &config, &[0; 8], Stream::DEFAULT).unwrap_err().to_string()
+    };
     assert_eq!(refused(Kernel(9), config()), "kernel: expected a kernel that this device loaded, got 9");
     assert_eq!(
         refused(kernel, LaunchConfig { dynamic_shared_bytes: 1025, ..config() }),
