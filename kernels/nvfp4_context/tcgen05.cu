@@ -96,8 +96,8 @@ __device__ inline Role role_of(int warp) {
 
 // The thread index, read anew. Every role reads its own: what is derived from one early read would stay in a register
 // through all of them.
-__device__ inline int thread_index() {
-    int thread;
+__device__ inline uint32_t thread_index() {
+    uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
@@ -106,13 +106,13 @@ struct Context {
     const Params& params;
     SharedMap& shared;
     uint32_t tmem;
-    int thread;
+    uint32_t thread;
 
     __device__ Context(const Params& params, SharedMap& shared)
         : params(params), shared(shared), tmem(shared.head.tmem), thread(thread_index()) {}
 
-    __device__ int row() const { return thread % G::half_rows; }
-    __device__ int lane() const { return thread % 32; }
+    __device__ int row() const { return static_cast<int>(thread % G::half_rows); }
+    __device__ int lane() const { return static_cast<int>(thread % 32); }
     __device__ uint32_t own_lanes(int column) const { return tmem::own_lanes(tmem, column, thread / 32); }
 };
 
@@ -366,7 +366,7 @@ constexpr int overlapped_keys = 6;
 
 __device__ void softmax(Context c) {
     Barriers& barriers = c.shared.head.barriers;
-    const int half = c.thread / G::half_rows;
+    const int half = static_cast<int>(c.thread / G::half_rows);
     const int row = c.row();
     const float scale = Scales(c.params).log2;
     const uint32_t scores = c.own_lanes(TmemMap::scores(half));
@@ -657,18 +657,19 @@ class Correction {
         : c(c), barriers(c.shared.head.barriers), expander(c), walk(c.params), merger{c.params, c.shared.head.merge_flag, static_cast<uint32_t>(c.row())} {}
 
     __device__ void run() {
-        Tile tile;
-        if (!next(tile)) {
-            return;
-        }
-        expander.expand_pair(tile, tile.end - 1);
-        bool more = true;
-        while (more) {
-            Tile following;
-            more = next(following);
-            run(tile, following, more);
-            if constexpr (S::split) {
-                merger.finish(tile);
+        Tile tile, following;
+        for (bool first = true;; first = false) {
+            const bool more = next(following);
+            if (!first) {
+                run(tile, following, more);
+                if constexpr (S::split) {
+                    merger.finish(tile);
+                }
+            } else if (more) {
+                expander.expand_pair(following, following.end - 1);
+            }
+            if (!more) {
+                return;
             }
             tile = following;
         }

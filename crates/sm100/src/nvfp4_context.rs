@@ -2,7 +2,7 @@
 
 use bakewell_core::route::Route;
 use bakewell_core::schedule::nvfp4_context::{
-    BarrierInit, Choice, CodeReads, Engine, Nvfp4Context, Rescale, ScaleRelease, Tcgen05,
+    BarrierInit, Choice, CodeReads, Engine, Nvfp4Context, Rescale, ScaleRelease, Tcgen05, every_pack,
 };
 
 /// Two packed tiles in flight; barriers initialised one after another, rescale slots handed back late.
@@ -19,8 +19,8 @@ pub const PAGED: Nvfp4Context = Nvfp4Context {
     ..Nvfp4Context::TCGEN05
 };
 
-/// Nothing is compiled yet.
-pub const SCHEDULES: &[Nvfp4Context] = &[];
+/// Every compiled schedule: every pack, unsplit and split.
+pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED);
 
-/// No program, no route.
-pub const ROUTES: &[Route<Choice>] = &[];
+/// One family serves every shape.
+pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];
