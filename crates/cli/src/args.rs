@@ -44,7 +44,8 @@ pub(crate) fn open(name: DeviceName, seed: u64) -> anyhow::Result<Opened> {
     let mut emulator = None;
     if let Ok(DeviceName::Emulated(arch)) = device.name().parse() {
         let target = Target::parse(arch.target()).context("an architecture of the emulator")?;
-        let options = Options { sm_count: arch.typical_sm_count(), ..emulator_options(target, seed) };
+        let mut options = Options { sm_count: arch.typical_sm_count(), ..emulator_options(target, seed) };
+        options.checks.read_fences = true;
         let runtime = EmulatedRuntime::with_options(arch, options);
         device = Device::with_runtime(runtime.clone())?;
         emulator = Some(runtime);

@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// Also warn about tcgen05.fence that is missing; some compilers emit none.
     #[arg(long)]
     tensor_fences: bool,
+    /// Also warn about generic reads of shared memory that a copy overwrites without fence.proxy.async between.
+    #[arg(long)]
+    read_fences: bool,
 }
 
 type Tensors = BTreeMap<String, FileTensor>;
@@ -121,6 +124,7 @@ fn run(
 ) -> anyhow::Result<Run> {
     let mut options = emulator_options(target, seed);
     options.checks.tensor_fences = args.tensor_fences;
+    options.checks.read_fences = args.read_fences;
     let device = Emulator::new(target, options);
     let loaded = device.load(module)?;
     let bound = launch.bind(&device, &*loaded.kernel(kernel)?, inputs)?;
@@ -254,6 +258,7 @@ mod tests {
             seeds: 3,
             stats: true,
             tensor_fences: false,
+            read_fences: false,
         };
         assert!(main(&args).is_err(), "sm_100a programs do not run on sm103");
         args.arch = None;

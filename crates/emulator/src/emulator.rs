@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::exec::mbarrier::Mbarriers;
 use crate::finding::Finding;
 use crate::isa::Target;
-use crate::machine::{Cluster, Cta, Grid, LaunchShape, NamedBarrier, Regs, Status, WARP, Warp};
+use crate::machine::{Cluster, Cta, Grid, IDLE_TURNS, LaunchShape, NamedBarrier, Regs, Status, WARP, Warp};
 use crate::memory::{AccessError, GlobalMemory, LocalMemory, SHARED_START, SharedMemory, TensorMemory};
 use crate::numerics::approx::Approximation;
 use crate::parse::ast;
@@ -22,10 +22,11 @@ use crate::trace::Counters;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatrixNumerics {
-    /// As measured or documented for the target.
+    /// As measured or documented for the target. The default, and what evidence about a program rests on.
     #[default]
     Hardware,
-    /// Exact products, one rounding to f32 per instruction.
+    /// Exact products, one rounding to f32 per instruction: several times faster where products dominate, for tests
+    /// whose subject is order, addresses or control flow.
     Plain,
 }
 
@@ -38,11 +39,13 @@ pub struct Checks {
     pub order: bool,
     /// Warnings about missing `tcgen05.fence`, which some compilers never emit.
     pub tensor_fences: bool,
+    /// Warnings about generic reads of shared memory that an asynchronous copy overwrites without a proxy fence between.
+    pub read_fences: bool,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Checks { uninitialised: true, order: true, tensor_fences: false }
+        Checks { uninitialised: true, order: true, tensor_fences: false, read_fences: false }
     }
 }
 
@@ -358,6 +361,7 @@ impl Emulator {
             waiting: Mutex::new(VecDeque::new()),
             running: std::sync::atomic::AtomicUsize::new(0),
             report: Mutex::new(Report::default()),
+            idle: Mutex::new((0, 0)),
             order: Arc::default(),
         };
         tracing::debug!(kernel, ?shape, "emulate");
@@ -447,6 +451,8 @@ struct Run {
     /// Clusters that a worker holds.
     running: std::sync::atomic::AtomicUsize,
     report: Mutex<Report>,
+    /// Progress when it was last seen to change, and turns that ended in vain since.
+    idle: Mutex<(u64, u64)>,
     /// What the happens-before checkers of its clusters share.
     order: Arc<LaunchState>,
 }
@@ -503,6 +509,11 @@ impl Run {
                 continue;
             };
             match cluster.run() {
+                Status::Paused if self.is_stuck() => {
+                    cluster.report_livelock();
+                    self.collect(*cluster);
+                    self.grid.stop();
+                }
                 Status::Paused => self.paused.lock().unwrap_or_else(PoisonError::into_inner).push_back(cluster),
                 Status::Done => {
                     self.collect(*cluster);
@@ -514,6 +525,14 @@ impl Run {
             }
             self.running.fetch_sub(1, SeqCst);
         }
+    }
+
+    /// Whether clusters have taken turns for long without any of them making progress.
+    fn is_stuck(&self) -> bool {
+        let progress = self.grid.progress();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        *idle = if idle.0 == progress { (progress, idle.1 + 1) } else { (progress, 0) };
+        idle.1 > IDLE_TURNS.max(64 * self.grid.shape.cluster_count())
     }
 
     fn is_drained(&self) -> bool {
@@ -575,7 +594,7 @@ impl Run {
                 self.program.clone(),
                 self.global.clone(),
                 linear,
-                self.options.checks.tensor_fences,
+                self.options.checks,
             ))),
             None => None,
         }

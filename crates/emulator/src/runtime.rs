@@ -59,7 +59,8 @@ impl std::error::Error for Findings {}
 impl EmulatedRuntime {
     /// A device with the SM count of a common product and every check on.
     pub fn new(arch: Arch) -> Arc<EmulatedRuntime> {
-        let options = Options { sm_count: arch.typical_sm_count(), ..Options::new(target(arch)) };
+        let mut options = Options { sm_count: arch.typical_sm_count(), ..Options::new(target(arch)) };
+        options.checks.read_fences = true;
         EmulatedRuntime::with_options(arch, options)
     }
 

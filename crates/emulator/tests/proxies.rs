@@ -110,6 +110,57 @@ fn loads_that_nobody_waited_for() {
     );
 }
 
+/// Thread 0 loads a tile, everybody reads it and says so, thread 0 loads the next one into the same place.
+fn reload(reader_fence: &str, issuer_fence: &str) -> String {
+    load(&format!("mbarrier.init.shared::cta.b64 [%r5 + 8], 64; {INIT}"), WAIT)
+        + &format!(
+            "{reader_fence} mbarrier.arrive.shared::cta.b64 %rd2, [%r5 + 8];
+             @!%p0 bra second;
+             empty: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r5 + 8], 0; @!%p1 bra empty;
+             {issuer_fence} mbarrier.arrive.expect_tx.shared::cta.b64 %rd1, [%r5], 256;
+             cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r0], [%data + 256], 256, [%r5];
+             second: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r5], 1; @!%p1 bra second;
+             ld.shared.u32 %r4, [%r2];"
+        )
+}
+
+#[test]
+fn reads_are_fenced_before_a_copy_overwrites_them() {
+    let case = Case::new(1, 64);
+    case.clean(SHARED, &reload(FENCE, ""));
+    case.clean(SHARED, &reload("", FENCE));
+    let words = ["tile + 0", "may overtake", "ld.shared", "fence.proxy.async.shared::cta"];
+    case.warning(SHARED, &reload("", ""), Kind::MissingProxyFence, &words);
+    case.warning(SHARED, &reload("fence.proxy.async.global;", ""), Kind::MissingProxyFence, &words);
+}
+
+/// CTA 1 signals a mbarrier of CTA 0 with the given scope, after a store to its memory.
+fn signal(scope: &str) -> String {
+    format!(
+        "mov.u32 %r5, bars; mov.u32 %r6, 0; mov.u32 %r0, tile;
+         setp.eq.u32 %p0, %tid, 0; @!%p0 bra ready;
+         mbarrier.init.shared::cta.b64 [%r5], 1; {INIT}
+         ready: {CLUSTER}
+         setp.eq.u32 %p1, %rank, 1; @!%p1 bra wait; @!%p0 bra done;
+         mapa.shared::cluster.u32 %r1, %r0, 0; st.shared::cluster.u32 [%r1], 7;
+         mapa.shared::cluster.u32 %r2, %r5, 0; mbarrier.arrive.release.{scope}.shared::cluster.b64 _, [%r2];
+         bra done;
+         wait: mbarrier.try_wait.parity.acquire.{scope}.shared::cta.b64 %p2, [%r5], 0; @!%p2 bra wait;
+         ld.shared.u32 %r3, [%r0];
+         done: {CLUSTER}"
+    )
+}
+
+#[test]
+fn signals_to_a_peer_have_cluster_scope() {
+    let case = Case::new(2, 32).cluster(2);
+    case.clean(SHARED, &signal("cluster"));
+    case.warning(SHARED, &signal("cta"), Kind::Race, &["mbarrier bars + 0", ".cta scope", ".release.cta"]);
+    for report in case.run(SHARED, &signal("cta")) {
+        assert!(report.is_clean());
+    }
+}
+
 /// Two CTAs: each writes a word into the other's memory.
 fn exchange(start: &str, order: &str) -> String {
     format!(

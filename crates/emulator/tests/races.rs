@@ -197,3 +197,14 @@ fn checkers_change_no_result() {
     assert_eq!(bytes(true, true), bytes(false, false));
     assert_eq!(bytes(true, false), bytes(false, true));
 }
+
+#[test]
+fn clusters_that_wait_for_each_other_for_ever_are_told() {
+    // Each cluster polls a word that nobody ever writes.
+    let body = "spin: ld.volatile.global.u32 %r0, [%data]; setp.eq.u32 %p0, %r0, 0; @%p0 bra spin;";
+    Case::new(1, 32).fault("", body, Kind::Livelock, &["ld.volatile.global.u32"]);
+    Case::new(3, 32).fault("", body, Kind::Livelock, &["nothing changes"]);
+    // The last CTA writes it: the others get their turns until then.
+    let lucky = format!("setp.ne.u32 %p1, %cta, 2; @%p1 bra spin; st.volatile.global.u32 [%data], 1; {body}");
+    Case::new(3, 32).clean("", &lucky);
+}

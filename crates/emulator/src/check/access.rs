@@ -6,7 +6,7 @@ use super::clock::Stamp;
 use super::order::{Acquire, Engine, Interned, OrderChecker, Part};
 use super::shadow::{Check, Record, Shadow};
 use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
-use crate::exec::lanes;
+use crate::exec::{lanes, side_by_side};
 use crate::finding::Kind;
 use crate::machine::WARP;
 use crate::memory::Space;
@@ -23,6 +23,8 @@ enum Lack {
     Fence,
     /// A proxy fence, but not by the writer.
     WriterFence,
+    /// A read that no proxy fence follows before the overwrite.
+    ReadFence,
     /// No `tcgen05.fence`.
     TensorFence,
 }
@@ -80,10 +82,15 @@ impl OrderChecker {
         };
         let mut check = Check::new(number, stamp, self.cluster, writes);
         check.keeps_predecessors =
-            access.proxy != Proxy::Generic || access.space == Space::Tensor && self.tensor_fences;
+            access.proxy != Proxy::Generic || access.space == Space::Tensor && self.checks.tensor_fences;
+        check.keeps_readers =
+            self.checks.read_fences && access.space == Space::Shared && access.proxy == Proxy::Async && writes;
         // Tensor addresses name no CTA; the actor of a tensor access is in the one whose memory it touches.
         let base = if access.space == Space::Tensor { tensor_base(actor) } else { 0 };
         match access.bytes {
+            Bytes::Lanes(at, width) if side_by_side(actor.lanes, at, width) => {
+                shadow.access(&mut check, base + at[0], u64::from(width) * WARP as u64);
+            }
             Bytes::Lanes(at, width) => {
                 for lane in lanes(actor.lanes) {
                     shadow.access(&mut check, base + at[lane], width.into());
@@ -196,10 +203,13 @@ impl OrderChecker {
                 None => self.tensor_fenced[slot as usize],
             };
             let own = record.slot == slot && !record.asynchronous;
-            return if !self.tensor_fences || fenced || own { None } else { verdict(Lack::TensorFence) };
+            return if !self.checks.tensor_fences || fenced || own { None } else { verdict(Lack::TensorFence) };
         }
         if record.asynchronous {
             return None;
+        }
+        if !record.write {
+            return if record.is_fenced(&stamp.fenced_shared) { None } else { verdict(Lack::ReadFence) };
         }
         let fenced = match (access.proxy, access.space) {
             (Proxy::TensorMap, _) => &stamp.fenced_maps,
@@ -220,6 +230,7 @@ impl OrderChecker {
         match lack {
             Lack::Fence => self.reporter.missing_proxy_fence(actor, access, record, *address, false),
             Lack::WriterFence => self.reporter.missing_proxy_fence(actor, access, record, *address, true),
+            Lack::ReadFence => self.reporter.unfenced_read(actor, access, record, *address),
             Lack::TensorFence => {
                 let line = self.program.line_of(record.actor.pc);
                 let message = format!(

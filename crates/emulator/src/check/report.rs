@@ -135,6 +135,18 @@ impl Reporter {
         self.push(Kind::MissingProxyFence, actor, line, Some(buffer), message, by_issuer);
     }
 
+    /// A generic read whose bytes an asynchronous write may reach too early.
+    pub fn unfenced_read(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64) {
+        let (buffer, offset) = self.locate(access.space, address);
+        let mine = describe(access.usage, true);
+        let other = self.other(before);
+        let line = self.program.line_of(before.actor.pc);
+        let message = format!(
+            "{mine} of {buffer} + {offset} may overtake {other}: the reader should execute fence.proxy.async.shared::cta before it signals"
+        );
+        self.push(Kind::MissingProxyFence, actor, line, Some(buffer), message, true);
+    }
+
     /// The other access in words.
     fn other(&self, record: &Record) -> String {
         let usage = if record.write { Use::Write } else { Use::Read };

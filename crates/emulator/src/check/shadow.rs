@@ -115,7 +115,9 @@ pub struct Check<'a> {
     pub conflicts: Vec<(u32, u64)>,
     /// Whether ordered writes are kept too, for the proxy check.
     pub keeps_predecessors: bool,
-    /// Writes met that are ordered.
+    /// Whether ordered generic reads that the access overwrites are kept too.
+    pub keeps_readers: bool,
+    /// Accesses met that are ordered.
     pub predecessors: Vec<(u32, u64)>,
 }
 
@@ -133,6 +135,7 @@ impl<'a> Check<'a> {
             alone: 0,
             conflicts: Vec::new(),
             keeps_predecessors: false,
+            keeps_readers: false,
             predecessors: Vec::new(),
         }
     }
@@ -240,9 +243,15 @@ impl Shadow {
         let mine = &self.records[check.record as usize];
         for &number in &self.sets[set as usize] {
             let record = &self.records[number as usize];
-            if conflicts(record, mine) && !record.is_before(check.stamp, check.own) {
+            if !conflicts(record, mine) {
+                continue;
+            }
+            if !record.is_before(check.stamp, check.own) {
                 check.conflicts.push((number, address));
                 break;
+            }
+            if check.keeps_readers {
+                check.predecessors.push((number, address));
             }
         }
         check.ordered_set = set;

@@ -321,6 +321,14 @@ pub(crate) fn check_access(
     if remote.is_none() && own.is_empty() {
         return Ok(());
     }
+    if remote.is_none() {
+        // Most accesses keep clear of every barrier with all their lanes.
+        let offsets = lanes(mask).map(|lane| at[lane] as u32 & 0x00ff_ffff);
+        let (low, high) = offsets.fold((u32::MAX, 0), |(low, high), offset| (low.min(offset), high.max(offset)));
+        if own.overlapped(low, high - low + bytes).is_none() {
+            return Ok(());
+        }
+    }
     let touched = |lane: &usize| {
         let cta = machine.ctas.get(Cluster::rank_of(at[*lane] as u32) as usize);
         cta.is_some_and(|cta| cta.mbarriers.overlapped(at[*lane] as u32 & 0x00ff_ffff, bytes).is_some())

@@ -2,7 +2,7 @@
 
 use crate::check::{Access, Bytes, Order, Proxy, Scope, Use};
 use crate::decode::{Addr, Decoder, Refusal, types};
-use crate::exec::{Op, lanes};
+use crate::exec::{Op, lanes, side_by_side};
 use crate::finding::Kind;
 use crate::isa::Type;
 use crate::isa::table::{BLACKWELL, Row};
@@ -14,7 +14,7 @@ use crate::trace::Path;
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
     Row::new(
-        "ld {weak|relaxed|acquire|volatile} {cta|cluster|gpu|sys} {global|const|local|param|param::entry|param::func|shared|shared::cta|shared::cluster} {nc} {ca|cg|cs|lu|cv} {L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate} {L2::evict_normal|L2::evict_first|L2::evict_last} {L2::cache_hint} {L2::64B|L2::128B|L2::256B} {v2|v4|v8} (b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f16x2|bf16x2|f32|f64)",
+        "ld {mmio} {weak|relaxed|acquire|volatile} {cta|cluster|gpu|sys} {global|const|local|param|param::entry|param::func|shared|shared::cta|shared::cluster} {nc} {ca|cg|cs|lu|cv} {L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate} {L2::evict_normal|L2::evict_first|L2::evict_last} {L2::cache_hint} {L2::64B|L2::128B|L2::256B} {v2|v4|v8} (b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f16x2|bf16x2|f32|f64)",
         "d, [a]{, policy}",
         decode_load,
         "9.7.9.8",
@@ -26,7 +26,7 @@ pub static ROWS: &[Row] = &[
         "9.7.9.10",
     ),
     Row::new(
-        "st {weak|relaxed|release|volatile} {cta|cluster|gpu|sys} {global|local|param|param::func|shared|shared::cta|shared::cluster} {wb|cg|cs|wt} {L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate} {L2::evict_normal|L2::evict_first|L2::evict_last} {L2::cache_hint} {v2|v4|v8} (b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f16x2|bf16x2|f32|f64)",
+        "st {mmio} {weak|relaxed|release|volatile} {cta|cluster|gpu|sys} {global|local|param|param::func|shared|shared::cta|shared::cluster} {wb|cg|cs|wt} {L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate} {L2::evict_normal|L2::evict_first|L2::evict_last} {L2::cache_hint} {v2|v4|v8} (b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f16x2|bf16x2|f32|f64)",
         "[a], b{, policy}",
         decode_store,
         "9.7.9.11",
@@ -570,6 +570,16 @@ fn gather_words(
     if space == Space::Global {
         return machine.global.gather(mask, at, words, out, machine.global.check_init);
     }
+    if side_by_side(mask, at, 4 * words as u32)
+        && let Ok(run) = shared_bytes(machine, at[0] as u32, 128 * words, true)
+    {
+        for (lane, bytes) in out.iter_mut().zip(run.chunks_exact(4 * words)) {
+            for (word, bytes) in lane.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *word = u32::from_le_bytes(*bytes);
+            }
+        }
+        return 0;
+    }
     let mut rest = 0;
     for lane in lanes(mask) {
         match shared_bytes(machine, at[lane] as u32, 4 * words, true) {
@@ -690,6 +700,17 @@ fn scatter_words(
 ) -> u32 {
     if space == Space::Global {
         return machine.global.scatter(mask, at, words, values);
+    }
+    if side_by_side(mask, at, 4 * words as u32)
+        && let Some(cta) = machine.ctas.get_mut(Cluster::rank_of(at[0] as u32) as usize)
+        && let Ok(run) = cta.shared.write_run(at[0] as u32 & 0x00ff_ffff, 128 * words)
+    {
+        for (lane, bytes) in values.iter().zip(run.chunks_exact_mut(4 * words)) {
+            for (word, bytes) in lane.iter().zip(bytes.as_chunks_mut::<4>().0) {
+                *bytes = word.to_le_bytes();
+            }
+        }
+        return 0;
     }
     let mut rest = 0;
     for lane in lanes(mask) {

@@ -190,6 +190,12 @@ pub fn map3<A: Word, B: Word, C: Word, D: Word>(
     Outcome::Next
 }
 
+/// Whether all lanes take part and their accesses of `bytes` bytes lie one behind the other.
+#[inline]
+pub fn side_by_side(mask: u32, at: &[u64; WARP], bytes: u32) -> bool {
+    mask == u32::MAX && at.iter().zip(0u64..).all(|(&a, lane)| a == at[0].wrapping_add(lane * u64::from(bytes)))
+}
+
 /// Lanes of a mask, lowest first.
 pub fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask;

@@ -13,6 +13,7 @@ pub use cluster::{Cluster, Fault};
 pub use cta::{Cta, NamedBarrier};
 pub use grid::{Grid, LaunchShape};
 pub use regs::{P, R32, R64, R128, Reg, RegCounts, Regs, WARP, Word};
+pub(crate) use schedule::IDLE_TURNS;
 pub use schedule::Status;
 pub use warp::{Group, Warp};
 

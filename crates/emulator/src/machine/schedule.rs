@@ -21,7 +21,7 @@ const SLICE: u32 = 8192;
 /// Spinning slices after which other clusters get a turn.
 const SPINS_PER_TURN: u64 = 256;
 /// Spinning turns without progress anywhere after which the program is said to live-lock.
-const IDLE_TURNS: u64 = 20_000;
+pub(crate) const IDLE_TURNS: u64 = 2_000;
 
 /// How a slice of a warp ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -450,7 +450,7 @@ impl Cluster {
         self.faulted = true;
     }
 
-    fn report_livelock(&mut self) {
+    pub(crate) fn report_livelock(&mut self) {
         let finding = self.first_live(Kind::Livelock, "warps spin and nothing changes");
         self.report(finding);
         self.faulted = true;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::AccessError;
+use crate::exec::side_by_side;
 
 /// Bytes of one page, the unit that is backed when touched.
 pub const PAGE_BYTES: u64 = 1 << 16;
@@ -60,6 +61,13 @@ fn each_word(offset: usize, len: usize, mut f: impl FnMut(usize, u32) -> bool) -
         at = (index + 1) * 32;
     }
     true
+}
+
+/// Offset in the page of an access of all lanes that lie side by side in it.
+fn whole_run(mask: u32, at: &[u64; 32], words: usize, base: u64, bytes: u64) -> Option<usize> {
+    let inside = at[0].wrapping_sub(base);
+    let fits = inside < bytes && inside + 128 * words as u64 <= bytes && inside.is_multiple_of(4);
+    (words > 0 && fits && side_by_side(mask, at, 4 * words as u32)).then_some(inside as usize)
 }
 
 type Chunk = Box<[OnceLock<Page>]>;
@@ -280,6 +288,16 @@ impl GlobalMemory {
         let Some((page, base, bytes)) = self.common_page(mask, at) else {
             return mask;
         };
+        if let Some(start) = whole_run(mask, at, words, base, bytes)
+            && (!check || page.is_marked(start, 128 * words))
+        {
+            for (lane, run) in out.iter_mut().zip(page.words[start / 4..].chunks_exact(words)) {
+                for (value, word) in lane.iter_mut().zip(run) {
+                    *value = word.load(Relaxed);
+                }
+            }
+            return 0;
+        }
         let mut rest = 0;
         for lane in 0..32 {
             if mask >> lane & 1 == 0 {
@@ -309,6 +327,15 @@ impl GlobalMemory {
         let Some((page, base, bytes)) = self.common_page(mask, at).filter(|_| writable) else {
             return mask;
         };
+        if let Some(start) = whole_run(mask, at, words, base, bytes) {
+            for (lane, run) in values.iter().zip(page.words[start / 4..].chunks_exact(words)) {
+                for (value, word) in lane.iter().zip(run) {
+                    word.store(*value, Relaxed);
+                }
+            }
+            page.mark(start, 128 * words);
+            return 0;
+        }
         let mut rest = 0;
         for lane in 0..32 {
             if mask >> lane & 1 == 0 {

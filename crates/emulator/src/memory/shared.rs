@@ -63,6 +63,16 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Bytes to fill, marked written.
+    ///
+    /// # Errors
+    /// Out of bounds.
+    pub fn write_run(&mut self, offset: u32, len: usize) -> Result<&mut [u8], AccessError> {
+        let range = self.range(offset, len)?;
+        self.init.set(range.start, len);
+        Ok(&mut self.bytes[range])
+    }
+
     /// Marks bytes as never written: gaps of padded copies, released slots.
     pub fn forget(&mut self, offset: u32, len: usize) -> Result<(), AccessError> {
         let range = self.range(offset, len)?;

@@ -54,6 +54,7 @@ ret;
             options.seed = seed;
             options.workers = 1;
             options.checks.tensor_fences = true;
+            options.checks.read_fences = true;
             let device = Emulator::new(self.target, options);
             let data = device.allocate("data", self.bytes as u64).unwrap();
             device.write(data, &vec![0; self.bytes]).unwrap();
