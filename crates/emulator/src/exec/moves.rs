@@ -1,6 +1,7 @@
 //! mov, packing, addresses, special registers, cvta, isspacep.
 
 use crate::decode::{Decoder, Refusal, SpecialRegister, types};
+use crate::exec::compare::{CompareOp, Join, Relation};
 use crate::exec::{Op, lanes};
 use crate::isa::table::Row;
 use crate::isa::{Bank, Type};
@@ -127,6 +128,20 @@ fn decode_mov(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op
     }
     if ty == Type::Pred {
         let d = decoder.dst_pred(d)?;
+        if *a == Operand::Name("%is_explicit_cluster".to_string()) {
+            let word = decoder.fresh32();
+            decoder.emit(Op::Move(MoveOp::Special { d: Reg::R32(word), special: SpecialRegister::IsExplicitCluster }));
+            let (a, b) = (Reg::R32(word), Reg::R32(decoder.constant32(0)));
+            let join = (Join::None, decoder.constant_pred(true), false);
+            return Ok(Op::Compare(CompareOp::Integer {
+                p: (d, None),
+                a,
+                b,
+                ty: Type::U32,
+                relation: Relation::Ne,
+                join,
+            }));
+        }
         let (a, negated) = decoder.pred(a)?;
         return Ok(super::compare::pred_copy(d, a, negated));
     }

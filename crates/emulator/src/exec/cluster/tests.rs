@@ -46,7 +46,14 @@ fn broken_rules() {
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0; @!%p2 bra WAIT;"
     ))
     .finds("cluster barrier: 64 of 128 threads");
-    pair("mov.u32 %r3, tile; mapa.shared::cluster.u32 %r4, %r3, 2;").finds("CTA rank 2 in a cluster of 2");
+    pair("mov.u32 %r3, tile; mapa.shared::cluster.u32 %r4, %r3, 2; st.shared::cluster.u32 [%r4], %r3;")
+        .finds("rank 2 in a cluster of 2");
+    // The address alone harms nobody.
+    let mapped = pair(
+        "mov.u32 %r3, tile; mapa.shared::cluster.u32 %r4, %r3, %r0; shr.u32 %r4, %r4, 24;
+         mul.wide.u32 %rd4, %r0, 4; add.u64 %rd4, %rd1, %rd4; st.global.u32 [%rd4], %r4;",
+    );
+    assert_eq!(words(&Case { ctas: 2, ..mapped }.output()[..256]), (0..64).collect::<Vec<u32>>());
     pair(
         "setp.eq.u32 %p1, %r1, 0; @%p1 exit; mov.u32 %r3, tile; mov.u32 %r6, 0; mapa.shared::cluster.u32 %r4, %r3, %r6; mov.u32 %r5, 0;
          LOOP: add.u32 %r5, %r5, 1; nanosleep.u32 100; setp.lt.u32 %p2, %r5, 200; @%p2 bra LOOP; st.shared::cluster.u32 [%r4], %r5;",
