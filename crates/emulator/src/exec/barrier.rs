@@ -253,6 +253,11 @@ fn set_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, 
     }
     let now = warp.register_budget;
     if more && count < now || !more && count > now {
+        if machine.program.demands.registers_most.is_none() {
+            // What the CTAs of an SM leave is a bound; the assembler may have given the kernel fewer.
+            warp.register_budget = count;
+            return Outcome::Yield;
+        }
         let message =
             format!("setmaxnreg to {count} from {now}: expected {} registers", if more { "more" } else { "fewer" });
         return machine.fault(Kind::Registers, warp, mask, message);
