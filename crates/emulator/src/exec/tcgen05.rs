@@ -325,11 +325,8 @@ pub fn cta_exit(machine: &mut Cluster, rank: u32) {
     if machine.ctas[rank as usize].tensor.is_none() {
         return;
     }
-    let actor = crate::check::Actor { cta: rank, warp: 0, lanes: 0, pc: 0 };
-    for message in memory(machine, rank).state.allocation.leaks() {
-        let mut finding = machine.finding_of(Kind::Leak, &actor, message);
-        (finding.line, finding.warp) = (0, None);
-        finding.ptx.clear();
+    for (by, message) in memory(machine, rank).state.allocation.leaks() {
+        let finding = machine.finding_of(Kind::Leak, &by, message);
         machine.report(*finding);
     }
 }

@@ -1,7 +1,7 @@
 //! alloc, dealloc, relinquish_alloc_permit (ISA notes, tcgen05 1.2).
 
 use super::{Tcgen05Op, group_of, memory, ranks};
-use crate::check::{Access, Bytes, Order, Proxy, Use};
+use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
 use crate::decode::{Addr, Decoder, Refusal};
 use crate::exec::Op;
 use crate::exec::memory as shared;
@@ -42,25 +42,33 @@ enum Request {
     Relinquish,
 }
 
+/// An allocation that was not freed.
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    column: u32,
+    columns: u32,
+    /// Who allocated.
+    by: Actor,
+}
+
 /// Allocations of a CTA.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Allocations {
-    /// First column and columns of each.
-    live: Vec<(u32, u32)>,
+    live: Vec<Live>,
     relinquished: bool,
     /// Columns of the latest allocation.
     latest: Option<u32>,
-    /// This CTA's half of a pair instruction that waits for the other half.
-    waiting: Option<Request>,
+    /// This CTA's half of a pair instruction that waits for the other half, and who executes it.
+    waiting: Option<(Request, Actor)>,
     /// Its result once the other half came: the first column.
     granted: Option<u32>,
 }
 
 impl Allocations {
-    /// Messages about what was not freed.
-    pub(super) fn leaks(&self) -> Vec<String> {
-        let leak = |(column, columns): &(u32, u32)| {
-            format!("tensor-memory columns {column}..{} are still allocated at exit", column + columns)
+    /// Who allocated what was not freed, and a message about it.
+    pub(super) fn leaks(&self) -> Vec<(Actor, String)> {
+        let leak = |&Live { column, columns, by }: &Live| {
+            (by, format!("tensor-memory columns {column}..{} are still allocated at exit", column + columns))
         };
         self.live.iter().map(leak).collect()
     }
@@ -82,7 +90,9 @@ impl Allocations {
                     _ => Ok(()),
                 }
             }
-            Request::Dealloc(column, columns) if !self.live.contains(&(column, columns)) => {
+            Request::Dealloc(column, columns)
+                if !self.live.iter().any(|live| (live.column, live.columns) == (column, columns)) =>
+            {
                 Err(format!("columns {column}..{} are not what one alloc returned", column + columns))
             }
             _ => Ok(()),
@@ -136,7 +146,8 @@ pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Al
         Some(column) => column,
         None => {
             own.check(request).map_err(|message| fail(machine, message))?;
-            match grant(machine, warp.cta, &ranks, request).map_err(|message| fail(machine, message))? {
+            let by = Actor { cta: warp.cta, warp: warp.index, lanes: mask, pc: warp.pc() };
+            match grant(machine, by, &ranks, request).map_err(|message| fail(machine, message))? {
                 Some(column) => column,
                 None => {
                     let seen = machine.ctas[warp.cta as usize].tensor_changes;
@@ -152,13 +163,14 @@ pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Al
 }
 
 /// Performs a request on every CTA of the group, or notes that this CTA waits: for its peer, or for free columns.
-fn grant(machine: &mut Cluster, rank: u32, ranks: &[u32], request: Request) -> Result<Option<u32>, String> {
+fn grant(machine: &mut Cluster, by: Actor, ranks: &[u32], request: Request) -> Result<Option<u32>, String> {
+    let rank = by.cta;
     let peer = ranks.iter().copied().find(|&r| r != rank);
     if let Some(peer) = peer {
-        memory(machine, rank).state.allocation.waiting = Some(request);
+        memory(machine, rank).state.allocation.waiting = Some((request, by));
         match memory(machine, peer).state.allocation.waiting {
             None => return Ok(None),
-            Some(theirs) if theirs != request => {
+            Some((theirs, _)) if theirs != request => {
                 return Err(format!("this CTA executes {request:?}, the other of the pair {theirs:?}"));
             }
             Some(_) => {}
@@ -173,7 +185,7 @@ fn grant(machine: &mut Cluster, rank: u32, ranks: &[u32], request: Request) -> R
         Request::Relinquish => 0,
     };
     for &r in ranks {
-        apply(machine, r, request, column);
+        apply(machine, r, request, column, by);
     }
     if let Some(peer) = peer {
         memory(machine, peer).state.allocation.granted = Some(column);
@@ -191,19 +203,20 @@ fn free_columns(machine: &mut Cluster, ranks: &[u32], columns: u32) -> Option<u3
     })
 }
 
-fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32) {
+/// Performs a request on one CTA, for its own half of a pair instruction or for `by`.
+fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32, by: Actor) {
     machine.ctas[rank as usize].tensor_changes += 1;
     let tensor = memory(machine, rank);
     let state = &mut tensor.state.allocation;
-    state.waiting = None;
+    let by = state.waiting.take().map_or(by, |(_, half)| half);
     let (columns, owner) = match request {
         Request::Alloc(columns) => {
-            state.live.push((column, columns));
+            state.live.push(Live { column, columns, by });
             state.latest = Some(columns);
             (columns, state.live.len() as u32)
         }
         Request::Dealloc(_, columns) => {
-            state.live.retain(|&live| live != (column, columns));
+            state.live.retain(|live| (live.column, live.columns) != (column, columns));
             (columns, 0)
         }
         Request::Relinquish => {

@@ -41,6 +41,16 @@ fn allocation_rules() {
 }
 
 #[test]
+fn a_leak_names_the_allocation() {
+    let body = ".shared .align 4 .b32 slot; setp.lt.u32 %p2, %tid, 32;\n\
+                @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;";
+    let (report, _) = run(&cta(Target::Sm100, &[0; 16384], 1), body);
+    let leak = report.findings.iter().find(|f| f.kind == Kind::Leak).expect("32 columns are left");
+    assert!(leak.line > 0 && leak.ptx.contains("tcgen05.alloc"), "line {}: {}", leak.line, leak.ptx);
+    assert_eq!(leak.warp, Some(0));
+}
+
+#[test]
 fn address_rules() {
     let t = Kind::TensorMemory;
     expect(&around("", &LOAD.replace("%t22", "%t20")), t, "owns lanes");
