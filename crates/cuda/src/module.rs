@@ -87,6 +87,21 @@ impl CudaRuntime {
         self.kernels.cell(program).get_or_try_init(|| self.load_program(program)).copied()
     }
 
+    /// Loads PTX text that the driver compiles: programs of tests and records, which belong to no schedule. Every call loads
+    /// anew; the kernel takes no dynamic shared memory.
+    ///
+    /// # Errors
+    /// `Error::Argument` for text or names with a zero byte, or the driver's.
+    pub fn load_source(&self, ptx: &str, entry: &str) -> Result<Kernel> {
+        let zero_ended = |argument, text: &str| {
+            CString::new(text).map_err(|_| Error::value(argument, "text without a zero byte", "one with"))
+        };
+        let (source, entry) = (zero_ended("ptx", ptx)?, zero_ended("entry", entry)?);
+        let (module, function) =
+            self.call("PTX text", || load_image(&*self.driver, source.as_bytes_with_nul(), &entry, &[]))?;
+        Ok(self.kernels.add(Loaded { function, module, dynamic_shared_bytes: 0, origin: Origin::Helper("PTX text") }))
+    }
+
     fn load_program(&self, program: &Program) -> Result<Kernel> {
         let cubin = program.cubin()?;
         let entry = entry_name(&program.record.entry, program)?;

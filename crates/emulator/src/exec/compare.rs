@@ -7,7 +7,7 @@ use crate::exec::Op;
 use crate::isa::Type;
 use crate::isa::table::Row;
 use crate::machine::{Outcome, P, R32, R64, Reg, Regs, WARP, Word};
-use crate::numerics::arith;
+use crate::numerics::arith::{self, HalfType};
 use crate::numerics::format::{decode_bf16, decode_f16};
 use crate::parse::ast::Instruction;
 
@@ -390,6 +390,7 @@ fn compare_float(regs: &Regs, a: Reg, b: Reg, test: FloatTest) -> (u32, u32) {
             let (a, b) = (regs.get::<u32>(a), regs.get::<u32>(b));
             let flush = |x: f32| if test.ftz { arith::flush(x) } else { x };
             let low = |bits: u32| match test.ty {
+                Type::F16 | Type::F16x2 if test.ftz => decode_f16(HalfType::F16.flush(bits as u16)),
                 Type::F16 | Type::F16x2 => decode_f16(bits as u16),
                 Type::Bf16 | Type::Bf16x2 => decode_bf16(bits as u16),
                 _ => flush(f32::from_bits(bits)),

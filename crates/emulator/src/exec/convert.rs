@@ -491,7 +491,7 @@ fn pair(regs: &mut Regs, mask: u32, to: Packed, d: R32, (a, b): (R32, R32), how:
 fn scalar(regs: &mut Regs, mask: u32, d: Reg, a: Reg, (to, from): (Type, Type), how: ScalarMode) -> Outcome {
     match (d, a, to, from) {
         (Reg::R32(d), Reg::R32(a), Type::F32, Type::Bf16) if how == ScalarMode::default() => {
-            map1::<u32, u32>(regs, mask, d, a, |a| decode_bf16(a as u16).to_bits())
+            map1::<u32, u32>(regs, mask, d, a, |a| a << 16)
         }
         (Reg::R32(d), Reg::R32(a), Type::F32, Type::F16) if how == ScalarMode::default() => {
             map1::<u32, u32>(regs, mask, d, a, |a| decode_f16(a as u16).to_bits())
@@ -560,8 +560,12 @@ fn one(bits: u64, to: Type, from: Type, how: ScalarMode) -> u64 {
             let rounding = how.integral.unwrap_or(Rounding::TowardZero);
             convert::float_to_integer(exact(from, bits, how.ftz), from == Type::F64, to_integer, rounding)
         }
+        (true, true) if is_nan(from, bits) && !how.sat && !how.relu && !how.satfinite => {
+            nan_payload(bits, to, from, how)
+        }
         (true, true) => {
-            let mut value = exact(from, bits, how.ftz);
+            // f16 has subnormals in every mode: `.ftz` flushes neither the operand nor the result.
+            let mut value = exact(from, bits, how.ftz && to != Type::F16);
             if let Some(rounding) = how.integral {
                 value = convert::round_integral(value, rounding);
             }
@@ -577,6 +581,33 @@ fn one(bits: u64, to: Type, from: Type, how: ScalarMode) -> u64 {
             };
             if how.sat { saturate(to, result) } else { result }
         }
+    }
+}
+
+fn is_nan(ty: Type, bits: u64) -> bool {
+    exact(ty, bits, false).is_nan()
+}
+
+/// A NaN of another format. To and from `f64`, and from bf16 to `f32`, sign and payload are kept; otherwise it is canonical.
+fn nan_payload(bits: u64, to: Type, from: Type, how: ScalarMode) -> u64 {
+    // Sign and fraction, the fraction at the top of a word.
+    let (sign, fraction) = match from {
+        Type::F16 => (bits >> 15 & 1, bits << 54),
+        Type::Bf16 => (bits >> 15 & 1, bits << 57),
+        // `.ftz` is an f32 operation of its own before.
+        Type::F32 if how.ftz && to == Type::F64 => (0, u64::from(u32::MAX) << 41),
+        Type::F32 => (bits >> 31 & 1, bits << 41),
+        _ => (bits >> 63, bits << 12),
+    };
+    let quiet = fraction | 1 << 63;
+    match (to, from) {
+        (Type::F64, _) => sign << 63 | 0x7ff << 52 | quiet >> 12,
+        (Type::F32, Type::F64) => sign << 31 | 0xff << 23 | quiet >> 41,
+        (Type::F16, Type::F64) => sign << 15 | 0x1f << 10 | quiet >> 54,
+        (Type::Bf16, Type::F64) => sign << 15 | 0xff << 7 | quiet >> 57,
+        (Type::F32, Type::Bf16) => bits << 16,
+        (Type::F32, _) => 0x7fff_ffff,
+        _ => 0x7fff,
     }
 }
 

@@ -1,18 +1,19 @@
 //! mma.sync (ISA notes, async 5.7): one warp multiplies two small matrices held in registers.
 //!
-//! Fragments come from [`crate::layout::fragment`], sums from [`crate::numerics::dot`]. The accumulation models of wgmma are
-//! used for mma.sync as well; nothing measured says otherwise.
+//! Fragments come from [`crate::layout::fragment`], sums from [`crate::numerics::dot`]. As recorded on Hopper: 16-bit and tf32
+//! products are one aligned sum over k; FP8 operands are widened to f16 and multiplied in two steps, the lower and the upper
+//! pair of every four k, from zero, and then C is added, rounded to nearest.
 
 use crate::decode::{Decoder, Refusal};
 use crate::emulator::MatrixNumerics;
 use crate::exec::Op;
-use crate::isa::Target;
 use crate::isa::table::Row;
 use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::machine::{Cluster, Outcome, R32, R64, WARP, Warp};
+use crate::numerics::arith;
 use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
-use crate::numerics::format::{F16, Narrow, decode_f16};
+use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
 use crate::parse::ast::{Instruction, Operand};
 
 /// Rows of the family.
@@ -118,8 +119,6 @@ pub struct MmaOp {
     half_d: bool,
     half_c: bool,
     saturate: bool,
-    /// The target is sm_90.
-    hopper: bool,
     d: Fragment,
     a: Fragment,
     b: Fragment,
@@ -173,7 +172,6 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Re
         half_d: d_word == "f16",
         half_c: c_word == "f16",
         saturate: instruction.has("satfinite"),
-        hopper: decoder.target == Target::Sm90,
         a: fragment_of(decoder, &o[1], (wide, a_registers), false)?,
         b: fragment_of(decoder, &o[2], (wide, b_registers), false)?,
         c: fragment_of(decoder, &o[3], accumulators(c_word), false)?,
@@ -186,15 +184,6 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Re
 fn shape_of(word: &str) -> Option<(u32, u32)> {
     let (m, rest) = word.strip_prefix('m')?.split_once("n8k")?;
     Some((m.parse().ok()?, rest.parse().ok()?))
-}
-
-/// The accumulation model of products outside tcgen05: Hopper cuts FP8 sums at 13 fraction bits, all others keep 25.
-pub(crate) fn accumulation(machine: &Cluster, element: Element, hopper: bool) -> Accumulation {
-    match machine.options.numerics {
-        MatrixNumerics::Plain => Accumulation::Reference,
-        MatrixNumerics::Hardware if hopper && element.bits() == 8 => Accumulation::Aligned(13),
-        MatrixNumerics::Hardware => Accumulation::Aligned(25),
-    }
 }
 
 /// Executes an instruction of the family.
@@ -268,8 +257,7 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
         }
     }
     let output = if op.half_d { Output::F16 } else { Output::F32 };
-    let how = (accumulation(machine, a_type, op.hopper), output);
-    accumulate(&a, &b, &mut d, Shape { m, n: 8, k }, how, &mut Vec::new());
+    multiply(machine.options.numerics, (&a[..m * k], &b[..8 * k]), &mut d[..m * 8], (m, k), ([a_type, b_type], output));
     let Fragment::W32(regs) = &op.d else { return };
     for (register, reg) in regs.iter().enumerate() {
         let half = |lane: usize, i: usize| F16.narrow_f32(d[accumulator(lane, i)], Narrow::RN);
@@ -281,6 +269,39 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
             }
         });
         warp.regs.set::<u32>(*reg, mask, &values);
+    }
+}
+
+/// Adds the product to `d`.
+fn multiply(
+    numerics: MatrixNumerics,
+    (a, b): (&[f64], &[f64]),
+    d: &mut [f32],
+    (m, k): (usize, usize),
+    (elements, output): ([Element; 2], Output),
+) {
+    let scratch = &mut Vec::new();
+    let shape = Shape { m, n: 8, k };
+    if numerics == MatrixNumerics::Plain {
+        return accumulate(a, b, d, shape, (Accumulation::Reference, output), scratch);
+    }
+    if elements[0].bits() != 8 {
+        let least = elements.map(Element::least_exponent);
+        return accumulate(a, b, d, shape, (Accumulation::Aligned { fraction: 25, least }, output), scratch);
+    }
+    let how = Accumulation::Aligned { fraction: 25, least: [Element::F16.least_exponent(); 2] };
+    let mut product = vec![0.0; d.len()];
+    for upper in [false, true] {
+        let pairs = |tile: &[f64]| -> Vec<f64> {
+            tile.chunks_exact(4).flat_map(|four| if upper { [four[2], four[3]] } else { [four[0], four[1]] }).collect()
+        };
+        accumulate(&pairs(a), &pairs(b), &mut product, Shape { k: k / 2, ..shape }, (how, output), scratch);
+    }
+    for (d, product) in d.iter_mut().zip(product) {
+        *d = match output {
+            Output::F32 => arith::add(*d, product, Rounding::NearestEven),
+            Output::F16 => decode_f16(F16.narrow(f64::from(*d) + f64::from(product), Narrow::RN) as u16),
+        };
     }
 }
 

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use crate::check::{Event, ProxyFence};
 use crate::decode::{Decoder, Refusal};
+use crate::emulator::MatrixNumerics;
 use crate::exec::Op;
-use crate::exec::mma::accumulation;
 use crate::exec::operand_tile::{Container, Issuer};
 use crate::finding::Kind;
 use crate::isa::table::{HOPPER, Row};
@@ -16,7 +16,7 @@ use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::layout::operand::{Major, Operand as Descriptor};
 use crate::machine::{Block, Cluster, Fault, Outcome, P, R32, R64, WARP, Warp};
-use crate::numerics::dot::{Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16};
 use crate::parse::ast::{Instruction, Operand};
 
@@ -387,7 +387,7 @@ fn compute(
             d[at] = if half { decode_f16((value >> (16 * (i % 2))) as u16) } else { f32::from_bits(value) };
         });
     }
-    let how = (accumulation(machine, op.a_type, true), op.output);
+    let how = (accumulation(machine, [op.a_type, op.b_type]), op.output);
     accumulate(&tile_a, &tile_b, &mut d, shape, how, &mut Vec::new());
     each_element(op.n, |i, lane, at| {
         if !half {
@@ -398,6 +398,17 @@ fn compute(
         }
     });
     Ok(())
+}
+
+/// FP8 sums are cut at 13 fraction bits, all others keep 25.
+fn accumulation(machine: &Cluster, elements: [Element; 2]) -> Accumulation {
+    match machine.options.numerics {
+        MatrixNumerics::Plain => Accumulation::Reference,
+        MatrixNumerics::Hardware => Accumulation::Aligned {
+            fraction: if elements[0].bits() == 8 { 13 } else { 25 },
+            least: elements.map(Element::least_exponent),
+        },
+    }
 }
 
 fn descriptor(bits: u64, major: Major, container: Container) -> Result<Descriptor, String> {

@@ -83,6 +83,21 @@ impl Element {
         }
     }
 
+    /// Exponent of the smallest normal number; 0 for integers.
+    pub const fn least_exponent(self) -> i32 {
+        match self {
+            Self::F16 => format::F16.min_exponent(),
+            Self::Bf16 => format::BF16.min_exponent(),
+            Self::Tf32 => format::TF32.min_exponent(),
+            Self::E4m3 => format::E4M3.min_exponent(),
+            Self::E5m2 => format::E5M2.min_exponent(),
+            Self::E2m3 => format::E2M3.min_exponent(),
+            Self::E3m2 => format::E3M2.min_exponent(),
+            Self::E2m1 => format::E2M1.min_exponent(),
+            Self::U8 | Self::S8 => 0,
+        }
+    }
+
     /// Value of the element in the low bits of `code`. Integers are exact.
     #[inline(always)]
     pub fn value(self, code: u32) -> f32 {

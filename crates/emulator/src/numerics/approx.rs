@@ -106,13 +106,18 @@ impl Approximation {
         self.finish(Function::Sqrt, x.to_bits(), f64::from(x).sqrt(), ftz)
     }
 
-    /// `sin.approx{.ftz}.f32`. Infinities give NaN, zeros keep their sign.
+    /// `sin.approx{.ftz}.f32`. Infinities give NaN; zeros, and operands up to 2 pi times the smallest normal number,
+    /// give zero of the same sign.
     pub fn sin(self, x: f32, ftz: bool) -> f32 {
         let x = if ftz { flush(x) } else { x };
         if !x.is_finite() {
             return NAN_F32;
         }
-        if x == 0.0 { x } else { self.finish(Function::Sin, x.to_bits(), f64::from(x).sin(), ftz) }
+        // The operand is first divided by 2 pi, and the quotient flushed.
+        if f64::from(x.abs()) < std::f64::consts::TAU * f64::from(f32::MIN_POSITIVE) {
+            return 0f32.copysign(x);
+        }
+        self.finish(Function::Sin, x.to_bits(), f64::from(x).sin(), ftz)
     }
 
     /// `cos.approx{.ftz}.f32`. Infinities give NaN, zeros 1.

@@ -2,15 +2,18 @@
 //!
 //! Round-to-nearest uses the processor. The other modes of `f32` and all 16-bit operations go through an `f64` sum rounded *to
 //! odd*, which keeps at least two bits below the target and therefore makes the final rounding the only one. Directed `f64`
-//! goes through [`super::exact`]. NaN results are canonical (ISA notes, section 7.3).
+//! goes through [`super::exact`]. NaN results are canonical up to `f32` (ISA notes, section 7.3); `f64` operations pass an
+//! operand's NaN on, made quiet.
 
 use super::exact::Exact;
-use super::format::{BF16, F16, F32, Format, Narrow, Rounding};
+use super::format::{BF16, F16, F32, Format, Narrow, Rounding, pow2};
 
 /// The NaN every `f32` operation returns.
 pub const NAN_F32: f32 = f32::from_bits(0x7fff_ffff);
-/// The NaN every `f64` operation returns.
+/// The NaN of approximate `f64` functions.
 pub const NAN_F64: f64 = f64::from_bits(0x7fff_ffff_ffff_ffff);
+/// The NaN of `f64` operations that are invalid though no operand is a NaN.
+const INVALID_F64: f64 = f64::from_bits(0xfff8_0000_0000_0000);
 
 /// `.ftz`: a subnormal becomes zero of the same sign.
 #[inline(always)]
@@ -30,16 +33,59 @@ pub fn saturate_f64(x: f64) -> f64 {
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
-/// Replaces any NaN by the canonical one.
+/// Replaces any NaN by the canonical one. The test is one of integers: compilers may take NaN values for each other.
 #[inline(always)]
 pub fn canonical(x: f32) -> f32 {
-    if x.is_nan() { NAN_F32 } else { x }
+    let bits = x.to_bits();
+    f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { NAN_F32.to_bits() } else { bits })
 }
 
 /// Replaces any NaN by the canonical one.
 #[inline(always)]
 pub fn canonical_f64(x: f64) -> f64 {
-    if x.is_nan() { NAN_F64 } else { x }
+    let bits = x.to_bits();
+    f64::from_bits(if bits & !(1 << 63) > 0x7ff << 52 { NAN_F64.to_bits() } else { bits })
+}
+
+/// A quiet NaN with the sign and payload of a NaN; other values stay.
+#[inline(always)]
+pub fn quiet_f64(bits: u64) -> u64 {
+    if bits & !(1 << 63) > 0x7ff << 52 { bits | 1 << 51 } else { bits }
+}
+
+/// The first NaN among the operands, quiet; else `result`, whose NaN then means an invalid operation.
+#[inline(always)]
+fn propagate(operands: &[f64], result: f64) -> f64 {
+    match operands.iter().find(|x| x.is_nan()) {
+        Some(nan) => f64::from_bits(quiet_f64(nan.to_bits())),
+        None if result.is_nan() => INVALID_F64,
+        None => result,
+    }
+}
+
+/// `.ftz` decides before rounding: a result whose exact magnitude is below the smallest normal number is zero even where it
+/// would round up to that number. `exact` is asked only then.
+#[inline(always)]
+pub fn flush_exactly(x: f32, exact: impl FnOnce() -> bool) -> f32 {
+    if x.abs() == f32::MIN_POSITIVE && exact() { f32::from_bits(x.to_bits() & 0x8000_0000) } else { flush(x) }
+}
+
+/// Whether the exact product is subnormal.
+#[inline(always)]
+pub fn product_is_subnormal(a: f32, b: f32) -> bool {
+    (f64::from(a) * f64::from(b)).abs() < f64::from(f32::MIN_POSITIVE)
+}
+
+/// Whether the exact quotient is subnormal.
+#[inline(always)]
+pub fn quotient_is_subnormal(a: f32, b: f32) -> bool {
+    f64::from(a).abs() < f64::from(f32::MIN_POSITIVE) * f64::from(b).abs()
+}
+
+/// Whether the exact `a * b + c` is subnormal.
+#[inline(always)]
+pub fn fma_is_subnormal(a: f32, b: f32, c: f32) -> bool {
+    add_to_odd(f64::from(a) * f64::from(b), f64::from(c)).abs() < f64::from(f32::MIN_POSITIVE)
 }
 
 /// `a + b` rounded to odd, without branches. Finite operands need exponents that leave room for the error term (they came from
@@ -128,10 +174,15 @@ pub fn sqrt(a: f32, rounding: Rounding) -> f32 {
     Exact::from_f64(f64::from(a)).square_root().to_f32(rounding)
 }
 
+/// `a - b` of `f64`. A NaN keeps its sign.
+pub fn sub_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
+    add_f64(a, if b.is_nan() { b } else { -b }, rounding)
+}
+
 /// `a + b` of `f64`.
 pub fn add_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::NearestEven || !(a.is_finite() && b.is_finite()) {
-        return canonical_f64(a + b);
+        return propagate(&[b, a], a + b);
     }
     finish_sum(Exact::from_f64(a).plus(Exact::from_f64(b)), a, b, rounding)
 }
@@ -146,7 +197,7 @@ fn finish_sum(sum: Exact, a: f64, b: f64, rounding: Rounding) -> f64 {
 /// `a * b` of `f64`.
 pub fn mul_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::NearestEven || !(a.is_finite() && b.is_finite()) {
-        return canonical_f64(a * b);
+        return propagate(&[b, a], a * b);
     }
     Exact::from_f64(a).times(Exact::from_f64(b)).to_f64(rounding)
 }
@@ -154,7 +205,7 @@ pub fn mul_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
 /// `a * b + c` of `f64` with one rounding.
 pub fn fma_f64(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::NearestEven || !(a.is_finite() && b.is_finite() && c.is_finite()) {
-        return canonical_f64(a.mul_add(b, c));
+        return propagate(&[b, c, a], a.mul_add(b, c));
     }
     let product = Exact::from_f64(a).times(Exact::from_f64(b));
     let sign = if product.negative { -0.0 } else { 0.0 };
@@ -164,7 +215,7 @@ pub fn fma_f64(a: f64, b: f64, c: f64, rounding: Rounding) -> f64 {
 /// `a / b` of `f64`.
 pub fn div_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::NearestEven || !(a.is_finite() && b.is_finite()) || b == 0.0 {
-        return canonical_f64(a / b);
+        return propagate(&[a, b], a / b);
     }
     let mut divisor = Exact::from_f64(b);
     let mut dividend = Exact::from_f64(a);
@@ -180,7 +231,7 @@ pub fn div_f64(a: f64, b: f64, rounding: Rounding) -> f64 {
 /// Square root of an `f64`.
 pub fn sqrt_f64(a: f64, rounding: Rounding) -> f64 {
     if rounding == Rounding::NearestEven || !a.is_finite() || a <= 0.0 {
-        return canonical_f64(a.sqrt());
+        return propagate(&[a], a.sqrt());
     }
     Exact::from_f64(a).square_root().to_f64(rounding)
 }
@@ -223,7 +274,9 @@ impl HalfType {
         }
     }
 
-    fn flush(self, code: u16) -> u16 {
+    /// `.ftz`: a subnormal becomes zero of the same sign.
+    #[inline(always)]
+    pub fn flush(self, code: u16) -> u16 {
         let exponent = match self {
             Self::F16 => 0x7c00,
             Self::Bf16 => 0x7f80,
@@ -238,11 +291,13 @@ impl HalfType {
 
     #[inline(always)]
     fn output(self, x: f64, how: Half) -> u16 {
+        // `.ftz` decides before rounding.
+        let tiny = how.ftz && x.abs() < f64::from(pow2(self.format().min_exponent()));
+        let x = if tiny { 0f64.copysign(x) } else { x };
         let code = match self {
             Self::F16 => F16.narrow(x, Narrow::RN),
             Self::Bf16 => BF16.narrow(x, Narrow::RN),
         } as u16;
-        let code = if how.ftz { self.flush(code) } else { code };
         if how.sat {
             let one = self.format().narrow(1.0, Narrow::RN) as u16;
             return if code > 0x8000 - 1 || self.format().is_nan(u32::from(code)) { 0 } else { code.min(one) };
@@ -311,7 +366,10 @@ pub fn min_max_f64(a: f64, b: f64, how: MinMax) -> f64 {
     } else {
         b.to_bits()
     };
-    if both | (how.nan & any) { NAN_F64 } else { f64::from_bits(result | sign) }
+    if both | (how.nan & any) {
+        return propagate(&[b, a], b);
+    }
+    f64::from_bits(result | sign)
 }
 
 /// `min` or `max` of two `f32`.
@@ -343,8 +401,11 @@ pub fn min_max3(a: f32, b: f32, c: f32, how: MinMax) -> f32 {
 #[inline(always)]
 pub fn min_max_half(kind: HalfType, a: u16, b: u16, how: MinMax) -> u16 {
     let (a, b) = if how.ftz { (kind.flush(a), kind.flush(b)) } else { (a, b) };
-    let result = min_max(kind.decode(a), kind.decode(b), MinMax { ftz: false, ..how });
-    kind.output(f64::from(result), Half::default())
+    let plain = MinMax { ftz: false, xorsign: false, abs: how.abs || how.xorsign, ..how };
+    let result = kind.output(f64::from(min_max(kind.decode(a), kind.decode(b), plain)), Half::default());
+    // The signs are those of the codes, also of a NaN.
+    let sign = if how.xorsign && !kind.format().is_nan(result.into()) { (a ^ b) & 0x8000 } else { 0 };
+    result | sign
 }
 
 #[cfg(test)]

@@ -112,11 +112,16 @@ impl Packed {
     }
 }
 
-/// `cvt.{rn,rna,rz}{.satfinite}{.relu}.tf32.f32`: the value in its 32-bit container with the low 13 bits zero; NaN gives
-/// 0x7fffffff.
+/// `cvt.{rn,rna,rz}{.satfinite}{.relu}.tf32.f32`: the value in its 32-bit container with the low 13 bits zero.
+///
+/// NaN gives 0x7fffe000, except with `rna`, which only cuts its bits; `rna.satfinite` takes one unit off where the exponent
+/// field is full, also from a NaN.
 #[inline]
 pub fn narrow_tf32(x: f32, how: Narrow) -> u32 {
-    if x.is_nan() { 0x7fff_ffff } else { TF32.narrow_f32(x, how) << 13 }
+    if how.rounding != Rounding::NearestAway || !x.is_nan() {
+        return TF32.narrow_f32(x, how) << 13;
+    }
+    (x.to_bits() & !0x1fff) - if how.satfinite { 0x2000 } else { 0 }
 }
 
 /// `cvt.{rn,rz,rm,rp}.f32.f64`; NaN gives the canonical NaN.
@@ -262,7 +267,9 @@ mod tests {
         let rna = Narrow { rounding: Rounding::NearestAway, ..RN };
         assert_eq!(narrow_tf32(f32::from_bits(0x3f80_1000), rna), 0x3f80_2000);
         assert_eq!(narrow_tf32(f32::from_bits(0x3f80_3000), RN), 0x3f80_4000);
-        assert_eq!(narrow_tf32(f32::from_bits(0xffc0_0001), RN), 0x7fff_ffff);
+        assert_eq!(narrow_tf32(f32::from_bits(0xffc0_0001), RN), 0x7fff_e000);
+        assert_eq!(narrow_tf32(f32::from_bits(0x7fe4_b2d3), rna), 0x7fe4_a000);
+        assert_eq!(narrow_tf32(f32::from_bits(0x7fac_d30a), Narrow { satfinite: true, ..rna }), 0x7fac_a000);
         assert_eq!(narrow_tf32(f32::MAX, SAT), 0x7f7f_e000);
         assert_eq!(narrow_tf32(f32::MAX, RN), 0x7f80_0000);
     }

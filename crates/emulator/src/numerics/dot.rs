@@ -6,8 +6,8 @@
 //! | [`Accumulation`] | rule | used for |
 //! |---|---|---|
 //! | `Reference` | sum in `f64`, one rounding to nearest | default of every family |
-//! | `Aligned(25)` | align products and C to the largest, cut below 25 fraction bits, add, cut to `f32` | Hopper 16-bit, tcgen05 |
-//! | `Aligned(13)` | the same, 13 fraction bits | Hopper FP8 |
+//! | `Aligned`, 25 bits | align products and C to the largest exponent, cut below 25 fraction bits, add, cut to `f32` | Hopper 16-bit and tf32, tcgen05 |
+//! | `Aligned`, 13 bits | the same with 13 bits, also in the result | Hopper FP8 wgmma |
 //! | `Grouped(35)` | groups of 16 exact, then groups and C aligned with 35 fraction bits | tcgen05 mxf4, mxf4nvf4 |
 
 use super::format::{F16, Narrow};
@@ -19,9 +19,17 @@ pub enum Accumulation {
     /// `(k + 1) * 2^-53 * sum |a b|` of the exact one before it is rounded.
     #[default]
     Reference,
-    /// All products and the accumulator truncated at this many fraction bits of the largest, the exact sum truncated to `f32`.
-    Aligned(u32),
-    /// Sums of 16 products are exact, then as [`Self::Aligned`].
+    /// All products and the accumulator truncated at `fraction` bits below the largest exponent, the exact sum truncated to
+    /// `f32`. The exponent of a product is the sum of the exponent fields of its factors, so that a product of two significands
+    /// above 2 does not count as larger. With fewer bits than an `f32` has, results have no more. Confirmed bit for bit on
+    /// Hopper.
+    Aligned {
+        /// Bits kept below the largest exponent.
+        fraction: u32,
+        /// Exponents of the smallest normal numbers of A's and B's formats: subnormals have the same.
+        least: [i32; 2],
+    },
+    /// Sums of 16 products are exact, then aligned to the largest sum and truncated like [`Self::Aligned`].
     Grouped(u32),
 }
 
@@ -81,8 +89,10 @@ pub fn accumulate(
     assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
     match how {
         Accumulation::Reference => reference(a, b, d, shape, output, scratch),
-        Accumulation::Aligned(fraction) => modelled(a, b, d, shape, (1, fraction, output), scratch),
-        Accumulation::Grouped(fraction) => modelled(a, b, d, shape, (GROUP, fraction, output), scratch),
+        Accumulation::Aligned { fraction, least } => {
+            aligned_products(a, b, d, shape, (fraction, least, output), scratch)
+        }
+        Accumulation::Grouped(fraction) => grouped(a, b, d, shape, (fraction, output), scratch),
     }
 }
 
@@ -141,17 +151,67 @@ fn block(rows: [&[f64]; BLOCK_M], panel: &[f64]) -> [[f64; BLOCK_N]; BLOCK_M] {
 /// Outputs of one row that the hardware models compute together.
 type Columns = [f64; BLOCK_N];
 
-/// The hardware models: sums of `group` products are exact, then one aligned addition per output.
-fn modelled(
+/// Magnitude of the leading bit of a format's number, subnormals counted with the smallest normal one; 0 for 0.
+#[inline(always)]
+fn leading(x: f64, least: f64) -> f64 {
+    let power = f64::from_bits(x.to_bits() & 0x7ff << 52);
+    if x == 0.0 { 0.0 } else { power.max(least) }
+}
+
+fn aligned_products(
     a: &[f64],
     b: &[f64],
     d: &mut [f32],
     Shape { m, n, k }: Shape,
-    (group, fraction, output): (usize, u32, Output),
+    (fraction, least, output): (u32, [i32; 2], Output),
     scratch: &mut Vec<f64>,
 ) {
     panels(&b[..n * k], n, k, scratch);
-    let mut sums: Vec<Columns> = Vec::with_capacity(k.div_ceil(group));
+    let [least_a, least_b] = least.map(|exponent| f64::from(exponent).exp2());
+    let powers: Vec<f64> = scratch.iter().map(|&y| leading(y, least_b)).collect();
+    let mut row_powers = vec![0.0; k];
+    for i in 0..m {
+        let row = &a[i * k..i * k + k];
+        for (power, &x) in row_powers.iter_mut().zip(row) {
+            *power = leading(x, least_a);
+        }
+        for n0 in (0..n).step_by(BLOCK_N) {
+            let panel = scratch[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
+            let panel_powers = powers[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
+            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + BLOCK_N)];
+            let mut c = [0.0; BLOCK_N];
+            for (c, &output) in c.iter_mut().zip(&*outputs) {
+                *c = f64::from(output);
+            }
+            let mut largest = c.map(|c| leading(c, ACCUMULATOR_LEAST));
+            for ((x, px), (columns, py)) in row.iter().zip(&row_powers).zip(panel.iter().zip(panel_powers)) {
+                for j in 0..BLOCK_N {
+                    // A zero factor makes the product of powers zero, also beside an infinity (NaN, which compares false).
+                    let power = if *x == 0.0 || columns[j] == 0.0 { 0.0 } else { px * py[j] };
+                    largest[j] = if power > largest[j] { power } else { largest[j] };
+                }
+            }
+            let products = row.iter().zip(panel).map(|(x, columns)| columns.map(|y| x * y));
+            let results = sum_aligned(products, c, largest, fraction, output);
+            outputs.copy_from_slice(&results[..outputs.len()]);
+        }
+    }
+}
+
+/// Smallest normal `f32`.
+const ACCUMULATOR_LEAST: f64 = f32::MIN_POSITIVE as f64;
+
+/// Sums of [`GROUP`] products are exact, then one aligned addition per output.
+fn grouped(
+    a: &[f64],
+    b: &[f64],
+    d: &mut [f32],
+    Shape { m, n, k }: Shape,
+    (fraction, output): (u32, Output),
+    scratch: &mut Vec<f64>,
+) {
+    panels(&b[..n * k], n, k, scratch);
+    let mut sums: Vec<Columns> = Vec::with_capacity(k.div_ceil(GROUP));
     for i in 0..m {
         let row = &a[i * k..i * k + k];
         for n0 in (0..n).step_by(BLOCK_N) {
@@ -161,57 +221,62 @@ fn modelled(
             for (c, &output) in c.iter_mut().zip(&*outputs) {
                 *c = f64::from(output);
             }
-            let products = row.iter().zip(panel).map(|(x, columns)| columns.map(|y| x * y));
-            let results = if group == 1 {
-                aligned(products, c, fraction, output)
-            } else {
-                sums.clear();
-                for (row, panel) in row.chunks(group).zip(panel.chunks(group)) {
-                    let mut sum = [0.0; BLOCK_N];
-                    for (x, columns) in row.iter().zip(panel) {
-                        for (sum, y) in sum.iter_mut().zip(columns) {
-                            *sum += x * y;
-                        }
+            sums.clear();
+            for (row, panel) in row.chunks(GROUP).zip(panel.chunks(GROUP)) {
+                let mut sum = [0.0; BLOCK_N];
+                for (x, columns) in row.iter().zip(panel) {
+                    for (sum, y) in sum.iter_mut().zip(columns) {
+                        *sum += x * y;
                     }
-                    sums.push(sum);
                 }
-                aligned(sums.iter().copied(), c, fraction, output)
-            };
+                sums.push(sum);
+            }
+            // The comparison ignores a NaN.
+            let mut largest = c.map(f64::abs);
+            for sum in &sums {
+                for j in 0..BLOCK_N {
+                    largest[j] = if sum[j].abs() > largest[j] { sum[j].abs() } else { largest[j] };
+                }
+            }
+            let results = sum_aligned(sums.iter().copied(), c, largest, fraction, output);
             outputs.copy_from_slice(&results[..outputs.len()]);
         }
     }
 }
 
-/// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of the largest, the exact
+/// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of `largest`, the exact
 /// sum truncated to `f32`.
 #[inline(always)]
-fn aligned(terms: impl Iterator<Item = Columns> + Clone, c: Columns, fraction: u32, output: Output) -> [f32; BLOCK_N] {
-    // The comparison ignores a NaN term; the plain sum keeps it, and gives the results that are not finite.
-    let (mut plain, mut largest) = (c, c.map(f64::abs));
-    for term in terms.clone() {
-        for j in 0..BLOCK_N {
-            plain[j] += term[j];
-            largest[j] = if term[j].abs() > largest[j] { term[j].abs() } else { largest[j] };
-        }
-    }
+fn sum_aligned(
+    terms: impl Iterator<Item = Columns> + Clone,
+    c: Columns,
+    largest: Columns,
+    fraction: u32,
+    output: Output,
+) -> [f32; BLOCK_N] {
     // 2^(fraction - e) and its inverse, from the biased exponent. Products of f32-range operands stay far inside the normal
     // range of f64, so both exist wherever they are used.
     let biased = largest.map(|x| x.to_bits() >> 52);
     let fraction = u64::from(fraction);
     let scale = biased.map(|e| f64::from_bits((2046 + fraction).wrapping_sub(e) << 52));
     let unit = biased.map(|e| f64::from_bits(e.wrapping_sub(fraction) << 52));
-    // Whole numbers below 2^(fraction + 1), at most a few hundred of them: exact in f64.
-    let mut sum = [0.0; BLOCK_N];
-    for term in terms.chain([c]) {
+    // Whole numbers below 2^(fraction + 2), at most a few hundred of them: exact in f64. The plain sum gives the results that
+    // are not finite.
+    let (mut sum, mut plain) = ([0.0; BLOCK_N], c);
+    for term in terms {
         for j in 0..BLOCK_N {
+            plain[j] += term[j];
             sum[j] += whole(term[j] * scale[j]);
         }
     }
+    for j in 0..BLOCK_N {
+        sum[j] += whole(c[j] * scale[j]);
+    }
     std::array::from_fn(|j| {
-        let special = largest[j] == 0.0 || !largest[j].is_finite() || plain[j].is_nan();
+        let special = largest[j] == 0.0 || !largest[j].is_finite() || !plain[j].is_finite();
         match output {
             _ if special => output.nearest(plain[j]),
-            Output::F32 => truncate(sum[j] * unit[j]),
+            Output::F32 => shorten(truncate(sum[j] * unit[j]), fraction),
             Output::F16 => output.nearest(sum[j] * unit[j]),
         }
     })
@@ -235,6 +300,15 @@ fn truncate(x: f64) -> f32 {
         f32::from_bits(nearest.to_bits() - 1)
     } else {
         nearest
+    }
+}
+
+/// Cuts an `f32` to `fraction` bits behind the leading one: adders that keep fewer bits than an `f32` give no more.
+#[inline(always)]
+fn shorten(x: f32, fraction: u64) -> f32 {
+    match 23u64.checked_sub(fraction) {
+        Some(cut) if x.is_finite() => f32::from_bits(x.to_bits() & (u32::MAX << cut)),
+        _ => x,
     }
 }
 
@@ -265,6 +339,10 @@ mod tests {
         d[0]
     }
 
+    fn aligned(fraction: u32) -> Accumulation {
+        Accumulation::Aligned { fraction, least: [-126; 2] }
+    }
+
     fn p(e: i32) -> f64 {
         f64::from(e).exp2()
     }
@@ -275,7 +353,7 @@ mod tests {
             let a: Vec<f64> = (0..m * k).map(|i| f64::from((i * 37 % 19) as i32 - 9)).collect();
             let b: Vec<f64> = (0..n * k).map(|i| f64::from((i * 23 % 17) as i32 - 8)).collect();
             let c: Vec<f32> = (0..m * n).map(|i| (i % 5) as f32).collect();
-            for how in [Accumulation::Reference, Accumulation::Aligned(25), Accumulation::Grouped(35)] {
+            for how in [Accumulation::Reference, aligned(25), Accumulation::Grouped(35)] {
                 let mut d = c.clone();
                 accumulate(&a, &b, &mut d, Shape { m, n, k }, (how, Output::F32), &mut Vec::new());
                 for i in 0..m {
@@ -302,19 +380,20 @@ mod tests {
     /// The measurements of the ISA notes, 11.1.
     #[test]
     fn hopper_fp8_model() {
-        let how = Accumulation::Aligned(13);
+        let how = aligned(13);
         assert_eq!(one(&[p(-13)], 1.0, how), 1.0 + p(-13) as f32);
         assert_eq!(one(&[p(-14)], 1.0, how), 1.0);
         assert_eq!(one(&[1.5 * p(-13)], 1.0, how), 1.0 + p(-13) as f32);
         assert_eq!(one(&[3.0625, p(-12)], 0.0, how), 3.0625 + p(-12) as f32);
         assert_eq!(one(&[3.0625, p(-13)], 0.0, how), 3.0625);
         assert_eq!(one(&[0.0], 1.0 + p(-14) as f32, how), 1.0);
+        assert_eq!(one(&[1.0, 1.0 + p(-13)], 0.0, how), 2.0, "a result of exponent 1 has 13 bits, too");
         assert_eq!(one(&[p(-14); 31], 1.0, how), 1.0);
     }
 
     #[test]
     fn hopper_bf16_model() {
-        let how = Accumulation::Aligned(25);
+        let how = aligned(25);
         assert_eq!(one(&[p(-25); 4], 1.0, how), 1.0 + p(-23) as f32);
         assert_eq!(one(&[p(-26); 8], 1.0, how), 1.0);
         assert_eq!(one(&[1.5 * p(-23)], 1.0, how), 1.0 + p(-23) as f32);
@@ -323,6 +402,20 @@ mod tests {
         assert_eq!(one(&[f64::NAN], 0.0, how).to_bits(), 0x7fff_ffff);
         assert_eq!(one(&[f64::INFINITY, f64::NEG_INFINITY], 0.0, how).to_bits(), 0x7fff_ffff);
         assert_eq!(one(&[p(127), p(127)], 0.0, how), f32::INFINITY);
+    }
+
+    /// 1.5 * 1.5 counts with exponent 0, so a term of 2^-25 survives beside it; as the sum of a product of exponent 1 it would not.
+    #[test]
+    fn products_align_by_the_exponents_of_their_factors() {
+        let mut d = [0.0];
+        let shape = Shape { m: 1, n: 1, k: 3 };
+        let (a, b) = ([1.5, p(-24), p(-25)], [1.5, 1.0, 1.0]);
+        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Vec::new());
+        assert_eq!(d[0], 2.25, "cut to f32");
+        let (a, b) = ([1.5, -p(-25), 0.0], [1.5, 1.0, 1.0]);
+        d = [0.0];
+        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Vec::new());
+        assert_eq!(d[0], 2.25 - p(-22) as f32, "the term was kept and moves the sum below 2.25");
     }
 
     #[test]
@@ -339,7 +432,7 @@ mod tests {
     /// 2049 + 2^-20 is above the midpoint of 2048 and 2050, and an `f32` between would be exactly on it.
     #[test]
     fn half_output_rounds_once() {
-        for how in [Accumulation::Reference, Accumulation::Aligned(25)] {
+        for how in [Accumulation::Reference, aligned(25)] {
             for (small, expected) in [(p(-13), 2050.0), (0.0, 2048.0), (-p(-13), 2048.0)] {
                 let mut d = [2048.0];
                 let shape = Shape { m: 1, n: 1, k: 2 };

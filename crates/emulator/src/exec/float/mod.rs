@@ -315,7 +315,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &FloatOp) 
             let (x, y) = (f64::from_bits(a), f64::from_bits(b));
             let result = match op {
                 Binary::Add => arith::add_f64(x, y, rounding),
-                Binary::Sub => arith::add_f64(x, -y, rounding),
+                Binary::Sub => arith::sub_f64(x, y, rounding),
                 Binary::Mul => arith::mul_f64(x, y, rounding),
                 Binary::CopySign => return a & 1 << 63 | b & !(1 << 63),
                 _ => arith::div_f64(x, y, rounding),
@@ -371,6 +371,12 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &FloatOp) 
     }
 }
 
+/// [`wrap`] for a result that rounding may have moved up to the smallest normal number.
+#[inline(always)]
+fn wrap_tiny(mode: Mode, x: f32, exact: impl FnOnce() -> bool) -> f32 {
+    wrap(mode, if mode.ftz { arith::flush_exactly(x, exact) } else { x })
+}
+
 fn is_class(class: Class, category: std::num::FpCategory) -> bool {
     use std::num::FpCategory as F;
     match class {
@@ -378,7 +384,8 @@ fn is_class(class: Class, category: std::num::FpCategory) -> bool {
         Class::Infinite => category == F::Infinite,
         Class::Number => category != F::Nan,
         Class::NotANumber => category == F::Nan,
-        Class::Normal => category == F::Normal,
+        // Zero counts, as recorded on the device.
+        Class::Normal => matches!(category, F::Normal | F::Zero),
         Class::Subnormal => category == F::Subnormal,
     }
 }
@@ -413,8 +420,11 @@ fn binary32(regs: &mut Regs, mask: u32, op: Binary, mode: Mode, d: R32, ab: (R32
     match op {
         Binary::Add => with_mode!(mode, |M| on32(regs, mask, M, d, ab, |a, b| arith::add(a, b, M.rounding))),
         Binary::Sub => with_mode!(mode, |M| on32(regs, mask, M, d, ab, |a, b| arith::add(a, -b, M.rounding))),
-        Binary::Mul => with_mode!(mode, |M| on32(regs, mask, M, d, ab, |a, b| arith::mul(a, b, M.rounding))),
-        Binary::Div => on32(regs, mask, mode, d, ab, |a, b| arith::div(a, b, mode.rounding)),
+        Binary::Mul => with_mode!(mode, |M| map2::<u32, u32, u32>(regs, mask, d, ab.0, ab.1, |a, b| mul32(M, a, b))),
+        Binary::Div => map2::<u32, u32, u32>(regs, mask, d, ab.0, ab.1, |a, b| {
+            let (a, b) = (input(mode, a), input(mode, b));
+            wrap_tiny(mode, arith::div(a, b, mode.rounding), || arith::quotient_is_subnormal(a, b)).to_bits()
+        }),
         Binary::DivApprox => on32(regs, mask, mode, d, ab, |a, b| Approximation::default().div(a, b, mode.ftz)),
         Binary::DivFull => on32(regs, mask, mode, d, ab, |a, b| Approximation::default().div_full(a, b, mode.ftz)),
         Binary::CopySign => map2::<u32, u32, u32>(regs, mask, d, ab.0, ab.1, |a, b| a & 0x8000_0000 | b & 0x7fff_ffff),
@@ -422,9 +432,19 @@ fn binary32(regs: &mut Regs, mask: u32, op: Binary, mode: Mode, d: R32, ab: (R32
 }
 
 fn fma32(regs: &mut Regs, mask: u32, mode: Mode, d: R32, abc: (R32, R32, R32)) -> Outcome {
-    with_mode!(mode, |M| map3::<u32, u32, u32, u32>(regs, mask, d, abc, |a, b, c| {
-        wrap(M, arith::fma(input(M, a), input(M, b), input(M, c), M.rounding)).to_bits()
-    }))
+    with_mode!(mode, |M| map3::<u32, u32, u32, u32>(regs, mask, d, abc, |a, b, c| fma32_one(M, a, b, c)))
+}
+
+#[inline(always)]
+fn mul32(mode: Mode, a: u32, b: u32) -> u32 {
+    let (a, b) = (input(mode, a), input(mode, b));
+    wrap_tiny(mode, arith::mul(a, b, mode.rounding), || arith::product_is_subnormal(a, b)).to_bits()
+}
+
+#[inline(always)]
+fn fma32_one(mode: Mode, a: u32, b: u32, c: u32) -> u32 {
+    let (a, b, c) = (input(mode, a), input(mode, b), input(mode, c));
+    wrap_tiny(mode, arith::fma(a, b, c, mode.rounding), || arith::fma_is_subnormal(a, b, c)).to_bits()
 }
 
 #[inline(always)]
@@ -443,15 +463,15 @@ fn packed32(regs: &mut Regs, mask: u32, op: Binary, mode: Mode, d: R64, (a, b): 
     match op {
         Binary::Add => run!(arith::add),
         Binary::Sub => run!(|x: f32, y: f32, rounding| arith::add(x, -y, rounding)),
-        _ => run!(arith::mul),
+        _ => with_mode!(mode, |M| map2::<u64, u64, u64>(regs, mask, d, a, b, |x, y| pair(x, y, |x, y| mul32(M, x, y)))),
     }
 }
 
 fn packed_fma32(regs: &mut Regs, mask: u32, mode: Mode, d: R64, abc: (R64, R64, R64)) -> Outcome {
     with_mode!(mode, |M| map3::<u64, u64, u64, u64>(regs, mask, d, abc, |a, b, c| {
         let one = |shift: u32| {
-            let part = |v: u64| input(M, (v >> shift) as u32);
-            u64::from(wrap(M, arith::fma(part(a), part(b), part(c), M.rounding)).to_bits()) << shift
+            let part = |v: u64| (v >> shift) as u32;
+            u64::from(fma32_one(M, part(a), part(b), part(c))) << shift
         };
         one(0) | one(32)
     }))
@@ -468,8 +488,12 @@ fn unary32(regs: &mut Regs, mask: u32, approx: Approximation, op: Unary, mode: M
         };
     }
     match op {
-        Unary::Abs => map1::<u32, u32>(regs, mask, d, a, |bits| input(mode, bits & 0x7fff_ffff).to_bits()),
-        Unary::Neg => map1::<u32, u32>(regs, mask, d, a, |bits| input(mode, bits ^ 0x8000_0000).to_bits()),
+        Unary::Abs => {
+            map1::<u32, u32>(regs, mask, d, a, |bits| arith::canonical(input(mode, bits & 0x7fff_ffff)).to_bits())
+        }
+        Unary::Neg => {
+            map1::<u32, u32>(regs, mask, d, a, |bits| arith::canonical(input(mode, bits ^ 0x8000_0000)).to_bits())
+        }
         Unary::Rcp => map1::<u32, u32>(regs, mask, d, a, |bits| {
             wrap(mode, arith::div(1.0, input(mode, bits), mode.rounding)).to_bits()
         }),
@@ -490,6 +514,8 @@ fn unary32(regs: &mut Regs, mask: u32, approx: Approximation, op: Unary, mode: M
 fn unary64(op: Unary, mode: Mode, bits: u64) -> u64 {
     let x = f64::from_bits(bits);
     match op {
+        // Additions of zero in hardware: a NaN keeps its sign.
+        Unary::Abs | Unary::Neg if x.is_nan() => arith::quiet_f64(bits),
         Unary::Abs => bits & !(1 << 63),
         Unary::Neg => bits ^ 1 << 63,
         Unary::Sqrt => arith::sqrt_f64(x, mode.rounding).to_bits(),
@@ -505,14 +531,15 @@ fn unary64(op: Unary, mode: Mode, bits: u64) -> u64 {
 
 #[inline(always)]
 fn half(op: HalfOp, kind: HalfType, approximation: Approximation, [a, b, c]: [u16; 3]) -> u16 {
-    let flush = |code: u16| {
-        let exponent = match kind {
-            HalfType::F16 => 0x7c00,
-            HalfType::Bf16 => 0x7f80,
-        };
-        if code & exponent == 0 { code & 0x8000 } else { code }
+    let signed = |ftz: bool, code: u16| {
+        if kind.format().is_nan(code.into()) {
+            0x7fff
+        } else if ftz {
+            kind.flush(code)
+        } else {
+            code
+        }
     };
-    let maybe = |ftz: bool, code: u16| if ftz { flush(code) } else { code };
     match op {
         HalfOp::Add(how) => kind.add(a, b, how),
         HalfOp::Sub(how) => kind.sub(a, b, how),
@@ -520,8 +547,8 @@ fn half(op: HalfOp, kind: HalfType, approximation: Approximation, [a, b, c]: [u1
         HalfOp::Fma(how) => kind.fma(a, b, c, how),
         HalfOp::MinMax(how, false) => arith::min_max_half(kind, a, b, how),
         HalfOp::MinMax(how, true) => arith::min_max_half(kind, arith::min_max_half(kind, a, b, how), c, how),
-        HalfOp::Abs(ftz) => maybe(ftz, a & 0x7fff),
-        HalfOp::Neg(ftz) => maybe(ftz, a ^ 0x8000),
+        HalfOp::Abs(ftz) => signed(ftz, a & 0x7fff),
+        HalfOp::Neg(ftz) => signed(ftz, a ^ 0x8000),
         HalfOp::Ex2 => approximation.ex2_half(kind, a),
         HalfOp::Tanh => approximation.tanh_half(kind, a),
     }

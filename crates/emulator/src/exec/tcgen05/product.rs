@@ -261,7 +261,7 @@ impl Tile<'_> {
         let how = match (machine.options.numerics, self.job.kind) {
             (MatrixNumerics::Plain, _) => Accumulation::Reference,
             (MatrixNumerics::Hardware, Kind::Mxf4 | Kind::Mxf4nvf4) => Accumulation::Grouped(35),
-            (MatrixNumerics::Hardware, _) => Accumulation::Aligned(25),
+            (MatrixNumerics::Hardware, _) => Accumulation::Aligned { fraction: 25, least: [-126; 2] },
         };
         let output = if half { Output::F16 } else { Output::F32 };
         accumulate(a, b, &mut d, shape, (how, output), scratch);
