@@ -258,7 +258,7 @@ impl Element {
         }
         let x = if spread == 0 {
             (bits % 7) as f64 - 3.0
-        } else if bits % 8 == 0 {
+        } else if bits.is_multiple_of(8) {
             0.0
         } else {
             let fraction = 1.0 + (bits >> 12) as f64 / (1u64 << 52) as f64;
