@@ -7,7 +7,7 @@
 //! | [`queue`] | order and completion of mma, cp, shift, commit |
 //! | [`copy`] | cp, shift |
 //! | [`mma`] | mma, decoding and checks |
-//! | [`product`] | mma, the arithmetic |
+//! | `product` | mma, the arithmetic |
 //!
 //! Data of `ld` is delivered at issue; what `wait::ld` protects is the tensor-memory side. mma, cp, shift and commit are queued
 //! for each issuing thread and executed in that order, at a time the engine picks.

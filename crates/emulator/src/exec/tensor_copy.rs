@@ -1,4 +1,4 @@
-//! Tensor copies and reductions (ISA notes, section 2.2): the instructions. [`run`] is what the engine does.
+//! Tensor copies and reductions (ISA notes, section 2.2): the instructions. `run` is what the engine does.
 
 mod run;
 #[cfg(test)]

@@ -22,9 +22,9 @@ pub enum MatrixForm {
 pub enum RowPacking {
     /// 16 bytes as they are.
     Bytes,
-    /// `.b8x16.b4x16_p64`: 16 nibbles in 8 bytes; each becomes bits [5:2] of a byte.
+    /// `.b8x16.b4x16_p64`: 16 nibbles in 8 bytes; each becomes bits `5:2` of a byte.
     Nibbles,
-    /// `.b8x16.b6x16_p32`: 16 six-bit values in 12 bytes; each becomes bits [5:0] of a byte.
+    /// `.b8x16.b6x16_p32`: 16 six-bit values in 12 bytes; each becomes bits `5:0` of a byte.
     SixBit,
 }
 

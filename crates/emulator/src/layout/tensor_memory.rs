@@ -150,9 +150,9 @@ impl CopyShape {
 pub enum CopyFormat {
     /// Bytes as they are.
     Bytes,
-    /// `.b8x16.b4x16_p64`: nibbles to bits [5:2] of a byte.
+    /// `.b8x16.b4x16_p64`: nibbles to bits `5:2` of a byte.
     Nibbles,
-    /// `.b8x16.b6x16_p32`: six-bit values to bits [5:0] of a byte.
+    /// `.b8x16.b6x16_p32`: six-bit values to bits `5:0` of a byte.
     SixBit,
 }
 

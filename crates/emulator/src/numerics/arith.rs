@@ -2,7 +2,7 @@
 //!
 //! Round-to-nearest uses the processor. The other modes of `f32` and all 16-bit operations go through an `f64` sum rounded *to
 //! odd*, which keeps at least two bits below the target and therefore makes the final rounding the only one. Directed `f64`
-//! goes through [`super::exact`]. NaN results are canonical up to `f32` (ISA notes, section 7.3); `f64` operations pass an
+//! goes through `exact`. NaN results are canonical up to `f32` (ISA notes, section 7.3); `f64` operations pass an
 //! operand's NaN on, made quiet.
 
 use super::exact::Exact;

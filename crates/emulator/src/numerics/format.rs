@@ -282,11 +282,11 @@ const fn table(format: Format) -> [f32; 256] {
 pub static E4M3_VALUES: [f32; 256] = table(E4M3);
 /// Value of every E5M2 code.
 pub static E5M2_VALUES: [f32; 256] = table(E5M2);
-/// Value of every E2M3 code; bits [7:6] are ignored.
+/// Value of every E2M3 code; bits `7:6` are ignored.
 pub static E2M3_VALUES: [f32; 256] = table(E2M3);
-/// Value of every E3M2 code; bits [7:6] are ignored.
+/// Value of every E3M2 code; bits `7:6` are ignored.
 pub static E3M2_VALUES: [f32; 256] = table(E3M2);
-/// Value of every E2M1 code; bits [7:4] are ignored.
+/// Value of every E2M1 code; bits `7:4` are ignored.
 pub static E2M1_VALUES: [f32; 256] = table(E2M1);
 
 /// Value of a UE8M0 code, `2^(code - 127)`; 0xff is NaN. Exact: code 0 is the `f32` subnormal `2^-127`.
