@@ -2,4 +2,5 @@
 
 mod devices;
 mod gqa_decode;
+mod nvfp4_context;
 mod programs;

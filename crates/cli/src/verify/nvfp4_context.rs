@@ -3,12 +3,9 @@
 use bakewell::{Device, Error, Operation};
 use bakewell_conformance::compare::compare;
 use bakewell_conformance::nvfp4_context::inputs::decode;
-use bakewell_conformance::nvfp4_context::{self, Expected, Gates, Golden, Inputs, Outputs, ScaleOrigin, Spec, judge};
+use bakewell_conformance::nvfp4_context::{self, Expected, Gates, Golden, Inputs, Outputs, ScaleOrigin, judge};
 
 use super::{Args, Case, CaseOutcome, Figures, folders};
-
-/// Seed of generated inputs.
-const INPUT_SEED: u64 = 23;
 
 struct Nvfp4ContextCase {
     name: String,
@@ -18,10 +15,9 @@ struct Nvfp4ContextCase {
 }
 
 impl Nvfp4ContextCase {
-    fn generated(name: &str, spec: &Spec, splits: Option<u32>) -> anyhow::Result<Nvfp4ContextCase> {
-        let mut inputs = Inputs::generate(spec, INPUT_SEED);
-        inputs.problem.num_splits = splits;
-        Ok(Nvfp4ContextCase { name: name.to_owned(), against: "reference", expected: inputs.expected()?, inputs })
+    fn generated(case: &nvfp4_context::Case) -> anyhow::Result<Nvfp4ContextCase> {
+        let inputs = case.inputs();
+        Ok(Nvfp4ContextCase { name: case.name.clone(), against: "reference", expected: inputs.expected()?, inputs })
     }
 
     /// The outputs, if every run gave the same bits, with host and device scales, with and without log-sum-exp.
@@ -89,28 +85,9 @@ pub(super) fn cases(args: &Args) -> anyhow::Result<Vec<Box<dyn Case>>> {
         }
     }
     if generated.is_some() {
-        for (name, spec, splits) in generated_specs() {
-            cases.push(Box::new(Nvfp4ContextCase::generated(&name, &spec, splits)?));
+        for case in nvfp4_context::cases() {
+            cases.push(Box::new(Nvfp4ContextCase::generated(&case)?));
         }
     }
     Ok(cases)
-}
-
-/// Every group with a program of its own and one without; lengths round tile, page and block edges; splits.
-fn generated_specs() -> Vec<(String, Spec, Option<u32>)> {
-    let mut specs = Vec::new();
-    for group in [1, 2, 3, 4, 5, 6, 7, 8, 12, 16] {
-        let spec = Spec {
-            q_heads: group * 2,
-            kv_heads: 2,
-            q_lens: vec![1, 17, 0, 5],
-            kv_lens: vec![127, 17, 40, 300],
-            sinks: group == 4,
-        };
-        specs.push((format!("group_{group}"), spec.clone(), Some(1)));
-        specs.push((format!("group_{group} split"), spec, Some(3)));
-    }
-    let decode = Spec { q_heads: 8, kv_heads: 1, q_lens: vec![1, 1], kv_lens: vec![1025, 640], sinks: false };
-    specs.push(("decode, splits planned".to_owned(), decode, None));
-    specs
 }

@@ -130,6 +130,14 @@ impl Staged {
         self.plan.bind(self.args()?)
     }
 
+    /// Replaces the requests' cache lengths.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn set_lengths(&self, seq_lens_kv: &HostTensor) -> Result<()> {
+        self.seq_lens_kv.write(0, &seq_lens_kv.bytes)
+    }
+
     /// Fills the outputs with NaN again; the workspace, whose counters belong to the binding, stays.
     ///
     /// # Errors

@@ -1,0 +1,228 @@
+//! What must not change a result: all of it bitwise.
+//!
+//! | changed | |
+//! |---|---|
+//! | nothing (run again, also without clearing anything) | equal bytes |
+//! | factors on the host or on the device | equal bytes |
+//! | order of the pages in the pool, spare pages, cache slots past the length | equal bytes |
+//! | other requests in the batch, order of the requests | equal bytes per request |
+//! | lengths between launches of one binding | as if bound anew: equal bytes |
+//! | number of SMs (in `schedules.rs`) | equal bytes |
+
+use bakewell::{Device, Stream};
+use bakewell_conformance::HostTensor;
+use bakewell_conformance::nvfp4_context::{Inputs, Outputs, ScaleOrigin, Spec, Staged, run};
+use bakewell_tests::on_every_engine;
+
+use super::{equal, generated, mixed, outputs};
+
+const SPLITS: [u32; 2] = [1, 2];
+
+#[test]
+fn running_again_gives_equal_bytes() {
+    on_every_engine(|device| {
+        for splits in SPLITS {
+            let inputs = generated(&mixed(), Some(splits));
+            let staged = Staged::new(device, &inputs, ScaleOrigin::Host).map_err(|error| error.to_string())?;
+            let bound = staged.bind().map_err(|error| error.to_string())?;
+            let mut first = None;
+            for _ in 0..2 {
+                bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
+                let again = staged.outputs().map_err(|error| error.to_string())?;
+                equal("same binding", first.get_or_insert(again.clone()), &again)?;
+            }
+            let device_scales = run(device, &inputs, ScaleOrigin::Device).map_err(|error| error.to_string())?;
+            equal("factors on the device", &first, &Some(device_scales.outputs))?;
+        }
+        Ok(())
+    });
+}
+
+/// The pool reversed, with a page in front that no table names.
+fn reversed(inputs: &Inputs) -> Inputs {
+    let mut other = inputs.clone();
+    let pages = other.problem.num_pages;
+    other.problem.num_pages = pages + 1;
+    for tensor in [&mut other.k_packed, &mut other.v_packed, &mut other.k_scale, &mut other.v_scale] {
+        let page_bytes = tensor.bytes.len() / pages as usize;
+        let spare = vec![0x7F; page_bytes];
+        tensor.bytes =
+            [&spare[..]].into_iter().chain(tensor.bytes.chunks_exact(page_bytes).rev()).flatten().copied().collect();
+        tensor.shape[0] += 1;
+    }
+    let moved: Vec<i32> = inputs
+        .page_table
+        .to_i32()
+        .unwrap()
+        .iter()
+        .map(|&page| if page < 0 { page } else { pages as i32 - page })
+        .collect();
+    other.page_table = HostTensor::of_i32(&other.page_table.shape, &moved);
+    other
+}
+
+/// Scales of zero where the generator put NaN because no token is live.
+fn clean(inputs: &Inputs) -> Inputs {
+    let mut other = inputs.clone();
+    for tensor in [&mut other.k_scale, &mut other.v_scale] {
+        tensor.bytes.iter_mut().filter(|byte| **byte == 0x7F).for_each(|byte| *byte = 0);
+    }
+    other
+}
+
+#[test]
+fn places_of_pages_and_dead_slots_do_not_matter() {
+    on_every_engine(|device| {
+        for splits in SPLITS {
+            let inputs = generated(&mixed(), Some(splits));
+            let first = outputs(device, &inputs)?;
+            equal("pages reversed", &first, &outputs(device, &reversed(&inputs))?)?;
+            assert_ne!(clean(&inputs), inputs);
+            equal("dead slots", &first, &outputs(device, &clean(&inputs))?)?;
+        }
+        Ok(())
+    });
+}
+
+/// The requests `order` of a batch, with the same bounds.
+fn select(inputs: &Inputs, order: &[usize]) -> Inputs {
+    let starts = inputs.cu_seqlens_q.to_i32().unwrap();
+    let token = (inputs.problem.q_heads * inputs.problem.head_dim) as usize;
+    let (mut q, mut ends, mut lengths, mut table) = (Vec::new(), vec![0], Vec::new(), Vec::new());
+    let width = inputs.problem.max_pages as usize;
+    for &request in order {
+        let tokens = starts[request] as usize..starts[request + 1] as usize;
+        q.extend_from_slice(&inputs.q.bytes[tokens.start * token..tokens.end * token]);
+        ends.push(ends[ends.len() - 1] + tokens.len() as i32);
+        lengths.push(inputs.seq_lens_kv.to_i32().unwrap()[request]);
+        table.extend_from_slice(&inputs.page_table.to_i32().unwrap()[request * width..][..width]);
+    }
+    let mut selected = inputs.clone();
+    selected.problem.batch = order.len() as u64;
+    selected.problem.total_q = ends[ends.len() - 1] as u64;
+    selected.q.shape = selected.problem.q_shape().to_vec();
+    selected.q.bytes = q;
+    selected.cu_seqlens_q = HostTensor::of_i32(&[order.len() as u64 + 1], &ends);
+    selected.seq_lens_kv = HostTensor::of_i32(&[order.len() as u64], &lengths);
+    selected.page_table = HostTensor::of_i32(&selected.problem.page_table_shape(), &table);
+    selected
+}
+
+/// Output and log-sum-exp of a request.
+fn request(inputs: &Inputs, outputs: &Outputs, request: usize) -> [Vec<u8>; 2] {
+    let starts = inputs.cu_seqlens_q.to_i32().unwrap();
+    let tokens = starts[request] as usize..starts[request + 1] as usize;
+    [&outputs.out, outputs.lse.as_ref().unwrap()].map(|tensor| {
+        let row = tensor.bytes.len() / inputs.problem.total_q as usize;
+        tensor.bytes[tokens.start * row..tokens.end * row].to_vec()
+    })
+}
+
+#[test]
+fn neighbours_and_order_do_not_matter() {
+    on_every_engine(|device| {
+        for splits in SPLITS {
+            let all = generated(&mixed(), Some(splits));
+            let together = outputs(device, &all)?;
+            let order = [3, 1, 4, 2, 0];
+            let reordered = select(&all, &order);
+            let elsewhere = outputs(device, &reordered)?;
+            for (slot, &i) in order.iter().enumerate() {
+                let wanted = request(&all, &together, i);
+                equal("another slot", &wanted, &request(&reordered, &elsewhere, slot))?;
+                let alone = select(&all, &[i]);
+                if alone.problem.total_q > 0 {
+                    equal("alone", &wanted, &request(&alone, &outputs(device, &alone)?, 0))?;
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+/// What a captured graph does: the binding stays, the lengths on the device change.
+#[test]
+fn lengths_may_change_between_launches_of_a_binding() {
+    let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![5, 5], kv_lens: vec![300, 300], sinks: true };
+    let full = generated(&spec, Some(2));
+    on_every_engine(|device| {
+        for lengths in [[17, 300], [0, 1], [300, 129]] {
+            let mut changed = full.clone();
+            changed.seq_lens_kv = HostTensor::of_i32(&[2], &lengths);
+            equal(&format!("{lengths:?}"), &relaunched(device, &full, &changed)?, &outputs(device, &changed)?)?;
+        }
+        Ok(())
+    });
+}
+
+/// Bound and launched with one set of lengths, launched again with another.
+fn relaunched(device: &Device, bound_with: &Inputs, then: &Inputs) -> Result<Outputs, String> {
+    let text = |error: bakewell::Error| error.to_string();
+    let staged = Staged::new(device, bound_with, ScaleOrigin::Host).map_err(text)?;
+    let bound = staged.bind().map_err(text)?;
+    bound.launch(Stream::DEFAULT).map_err(text)?;
+    staged.set_lengths(&then.seq_lens_kv).map_err(text)?;
+    staged.poison_outputs().map_err(text)?;
+    bound.launch(Stream::DEFAULT).map_err(text)?;
+    staged.outputs().map_err(text)
+}
+
+/// Queries, pages and table rows with gaps between them give the bytes of dense tensors.
+#[test]
+fn strides_do_not_matter() {
+    on_every_engine(|device| {
+        let inputs = generated(&mixed(), Some(1));
+        let dense = outputs(device, &inputs)?;
+        let strided = strided_outputs(device, &inputs).map_err(|error| error.to_string())?;
+        equal("gaps", &dense.out.bytes, &strided)
+    });
+}
+
+fn strided_outputs(device: &Device, inputs: &Inputs) -> bakewell::Result<Vec<u8>> {
+    let staged = Staged::new(device, inputs, ScaleOrigin::Host)?;
+    let mut args = staged.args()?;
+    let wide = |tensor: &HostTensor, gaps: &[u64]| Wide::new(device, tensor, gaps);
+    // A gap of 16 bytes between heads of q, of pages and heads elsewhere, and of one entry between rows of the table.
+    let (q, table) = (wide(&inputs.q, &[32, 16, 0])?, wide(&inputs.page_table, &[1, 0])?);
+    let (k, v) = (wide(&inputs.k_packed, &[48, 32, 16, 0])?, wide(&inputs.v_packed, &[16, 16, 0, 0])?);
+    let (k_scale, v_scale) = (wide(&inputs.k_scale, &[16, 16, 0, 0])?, wide(&inputs.v_scale, &[0, 32, 0, 0])?);
+    args.q = q.view()?;
+    args.page_table = table.view()?;
+    (args.k_packed, args.v_packed) = (k.view()?, v.view()?);
+    (args.k_scale, args.v_scale) = (k_scale.view()?, v_scale.view()?);
+    staged.plan().launch(Stream::DEFAULT, args)?;
+    Ok(staged.outputs()?.out.bytes)
+}
+
+/// A tensor on the device with extra elements after each item of a dimension.
+struct Wide {
+    buffer: bakewell::Buffer,
+    dtype: bakewell::DType,
+    shape: Vec<u64>,
+    strides: Vec<u64>,
+}
+
+impl Wide {
+    fn new(device: &Device, tensor: &HostTensor, gaps: &[u64]) -> bakewell::Result<Wide> {
+        let mut strides = vec![1; gaps.len()];
+        for i in (0..gaps.len() - 1).rev() {
+            strides[i] = strides[i + 1] * tensor.shape[i + 1] + gaps[i];
+        }
+        let element = tensor.dtype.bytes() as usize;
+        let mut bytes = vec![0xFF; (strides[0] * tensor.shape[0]) as usize * element];
+        let inner = tensor.shape[gaps.len() - 1] as usize * element;
+        for (row, data) in tensor.bytes.chunks_exact(inner).enumerate() {
+            let (mut rest, mut at) = (row as u64, 0);
+            for i in (0..gaps.len() - 1).rev() {
+                at += rest % tensor.shape[i] * strides[i];
+                rest /= tensor.shape[i];
+            }
+            bytes[at as usize * element..][..inner].copy_from_slice(data);
+        }
+        Ok(Wide { buffer: device.upload(&bytes)?, dtype: tensor.dtype, shape: tensor.shape.clone(), strides })
+    }
+
+    fn view(&self) -> bakewell::Result<bakewell::TensorView<'_>> {
+        self.buffer.strided_view(0, self.dtype, &self.shape, &self.strides)
+    }
+}

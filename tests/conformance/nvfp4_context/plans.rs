@@ -1,0 +1,225 @@
+//! Plans are pure, cover every tile once, and respect every limit.
+
+use bakewell::architectures::compiled;
+use bakewell::nvfp4_context::{Decision, Nvfp4Context, decide};
+use bakewell::schedule::Schedule;
+use bakewell::schedule::nvfp4_context::PACKS;
+use bakewell::{Architecture, DType, Error};
+use proptest::prelude::*;
+
+const SM_COUNTS: [u32; 10] = [1, 2, 19, 20, 48, 132, 148, 152, 160, 216];
+
+fn architectures() -> impl Iterator<Item = &'static Architecture> {
+    compiled().iter().map(|compiled| compiled.architecture)
+}
+
+fn problems() -> Vec<Nvfp4Context> {
+    let mut problems = Vec::new();
+    for batch in [1, 2, 7, 128] {
+        for (max_q_len, max_kv_len) in [(1, 16), (1, 4096), (32, 32_768), (511, 2048), (512, 4096), (300, 10), (1, 0)] {
+            for (q_heads, kv_heads) in [(8, 8), (32, 4), (32, 8), (9, 3), (16, 1)] {
+                for num_splits in [None, Some(1), Some(3)] {
+                    problems.push(Nvfp4Context {
+                        batch,
+                        total_q: batch * max_q_len,
+                        q_heads,
+                        kv_heads,
+                        max_pages: 2048,
+                        max_q_len,
+                        max_kv_len,
+                        num_splits,
+                        ..Nvfp4Context::default()
+                    });
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn every_plan(mut check: impl FnMut(&Nvfp4Context, u32, &Decision)) {
+    for architecture in architectures() {
+        for sm_count in SM_COUNTS {
+            for problem in problems() {
+                let decision = decide(&problem, architecture, sm_count).unwrap_or_else(|error| {
+                    panic!("{problem:?} on {} with {sm_count} SMs: {error}", architecture.arch)
+                });
+                check(&problem, sm_count, &decision);
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_questions_get_equal_answers() {
+    let mut first = Vec::new();
+    every_plan(|_, _, decision| first.push(decision.clone()));
+    let mut again = first.iter();
+    every_plan(|problem, sm_count, decision| assert_eq!(again.next(), Some(decision), "{problem:?}, {sm_count} SMs"));
+    // What a device adds changes nothing.
+    let problem = Nvfp4Context::default();
+    let more = Nvfp4Context { lse: true, sinks: true, num_pages: 1 << 20, ..problem.clone() };
+    for architecture in architectures() {
+        assert_eq!(decide(&problem, architecture, 132).unwrap(), decide(&more, architecture, 132).unwrap());
+    }
+}
+
+/// The kernels' walk: round `r` deals work item `r * grid + cta` forth and, every other round, back.
+fn dealt(work_items: u32, grid: u32) -> Vec<u32> {
+    let rounds = work_items.div_ceil(grid);
+    let item = |round: u32, cta: u32| round * grid + if round.is_multiple_of(2) { cta } else { grid - 1 - cta };
+    let all = (0..grid).flat_map(|cta| (0..rounds).map(move |round| item(round, cta)));
+    all.filter(|&item| item < work_items).collect()
+}
+
+/// Every (request, pack of heads, tile of tokens, split) is one work item, and every item is dealt to one CTA.
+#[test]
+fn every_tile_is_covered_exactly_once() {
+    every_plan(|problem, sm_count, decision| {
+        let what = format!("{problem:?} on {} with {sm_count} SMs: {decision}", decision.arch);
+        let schedule = decision.schedule;
+        let launch = decision.launch.expect("not empty");
+        assert!(launch.grid[0] <= sm_count && launch.grid[1..] == [1, 1], "{what}");
+        assert_eq!(u64::from(decision.units_per_request * schedule.pack), problem.q_heads, "{what}");
+        assert_eq!(u64::from(decision.units), problem.batch * u64::from(decision.units_per_request), "{what}");
+        // Heads of a pack share a KV head.
+        assert!((problem.q_heads / problem.kv_heads).is_multiple_of(schedule.pack.into()), "{what}");
+        let tokens = u64::from(schedule.tile_tokens());
+        assert!(u64::from(decision.m_blocks) * tokens >= problem.max_q_len, "{what}");
+        assert!(u64::from(decision.m_blocks - 1) * tokens < problem.max_q_len, "{what}");
+        assert_eq!(decision.work_items, decision.units * decision.m_blocks * decision.splits, "{what}");
+        assert_eq!(schedule.split, decision.splits > 1, "{what}");
+        let mut items = dealt(decision.work_items, launch.grid[0]);
+        items.sort_unstable();
+        assert!(items.into_iter().eq(0..decision.work_items), "{what}");
+    });
+}
+
+/// Splits of a tile, from the last block down: `share` blocks each, the rest empty.
+#[test]
+fn splits_cover_every_block_once() {
+    for splits in 1..=Nvfp4Context::MAX_SPLITS {
+        for blocks in [1, 2, 3, 31, 32, 63, 64, 65, 256, 1000] {
+            let share = u32::div_ceil(blocks, splits);
+            let mut next = blocks;
+            for split in 0..splits {
+                let end = blocks.saturating_sub(split * share);
+                assert_eq!(end, next);
+                next = end.saturating_sub(share);
+            }
+            assert_eq!(next, 0, "{blocks} blocks, {splits} splits");
+        }
+    }
+}
+
+#[test]
+fn limits_and_workspace_are_what_the_contract_says() {
+    every_plan(|problem, sm_count, decision| {
+        let what = format!("{problem:?} on {} with {sm_count} SMs: {decision}", decision.arch);
+        let (limits, launch) = (decision.arch.limits(), decision.launch.unwrap());
+        launch.validate(decision.arch).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(launch.dynamic_shared_bytes <= limits.shared_bytes_per_cta, "{what}");
+        if let Some(requested) = problem.num_splits {
+            assert_eq!(decision.splits, requested, "{what}");
+        } else if decision.splits > 1 {
+            assert!(decision.work_items <= sm_count, "splits only fill idle SMs: {what}");
+        }
+        if decision.splits == 1 {
+            assert_eq!(decision.workspace.bytes, 0, "{what}");
+            return;
+        }
+        let tiles = u64::from(decision.units * decision.m_blocks);
+        let rows = tiles * u64::from(decision.splits) * 2 * u64::from(decision.schedule.half_rows());
+        let region = |name| decision.workspace.region(name).expect("the region");
+        assert_eq!(region("partial_out").bytes, rows * 128 * 4, "{what}");
+        assert_eq!(region("partial_max").bytes, rows * 4, "{what}");
+        assert_eq!(region("partial_sum").bytes, rows * 4, "{what}");
+        assert_eq!((region("completed").dtype, region("completed").bytes), (DType::U32, tiles * 4), "{what}");
+    });
+}
+
+/// Few queries take the pack of the whole group, ties and groups without a program take single heads.
+#[test]
+fn packs_follow_the_work() {
+    for architecture in architectures() {
+        let pack = |q_heads, kv_heads, max_q_len, max_kv_len| {
+            let problem = Nvfp4Context {
+                q_heads,
+                kv_heads,
+                max_q_len,
+                max_kv_len,
+                total_q: max_q_len,
+                max_pages: 4096,
+                ..Nvfp4Context::default()
+            };
+            decide(&problem, architecture, 148).unwrap().schedule.pack
+        };
+        for group in PACKS {
+            assert_eq!(pack(u64::from(group) * 2, 2, 1, 4096), group, "one query");
+        }
+        assert_eq!(pack(6, 2, 1, 4096), 1, "groups of three have no program");
+        assert_eq!(pack(8, 2, 256, 256), 4);
+        assert_eq!(pack(16, 1, 9, 200), 16);
+        // Without keys nobody does work, and a tie goes to the single heads.
+        assert_eq!(pack(32, 4, 1, 0), 1);
+    }
+}
+
+#[test]
+fn tables_are_closed() {
+    for architecture in architectures() {
+        let table = &architecture.nvfp4_context;
+        let mut names: Vec<String> = table.schedules.iter().map(Schedule::variant).collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "{}: a variant twice", architecture.arch);
+        for route in table.routes {
+            assert!(table.schedules.iter().any(|s| s.name == route.then.schedule), "{}", route.then.schedule);
+        }
+        let compiled = |pack, split| table.schedules.iter().any(|s| (s.pack, s.split) == (pack, split));
+        for pack in PACKS {
+            assert!(compiled(pack, false) && compiled(pack, true), "{}: pack {pack}, both ways", architecture.arch);
+        }
+    }
+}
+
+/// Small sizes, sizes near powers of two, and the ends of the range.
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0u64..300,
+        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
+        Just(u64::MAX)
+    ]
+}
+
+proptest! {
+    /// No problem makes the planner panic or overflow; what it accepts fits the limits.
+    #[test]
+    fn any_problem_is_planned_or_refused(
+        (batch, total_q) in (size(), size()),
+        (kv_heads, group) in (size(), prop_oneof![Just(1u64), Just(4), Just(8), size()]),
+        (max_q_len, max_kv_len) in (0u64..100_000, size()),
+        max_pages in size(),
+        num_splits in prop_oneof![Just(None), (0u32..80).prop_map(Some)],
+        sm_count in any::<u32>(),
+    ) {
+        let q_heads = kv_heads.saturating_mul(group);
+        let problem = Nvfp4Context {
+            batch, total_q, q_heads, kv_heads, max_q_len, max_kv_len, max_pages, num_splits, ..Nvfp4Context::default()
+        };
+        for architecture in architectures() {
+            match decide(&problem, architecture, sm_count) {
+                Ok(decision) => {
+                    prop_assert_eq!(decision.launch.is_none(), problem.is_empty());
+                    if let Some(launch) = decision.launch {
+                        prop_assert!(launch.validate(decision.arch).is_ok());
+                        prop_assert!(launch.grid[0] <= sm_count);
+                    }
+                }
+                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
+                Err(other) => prop_assert!(false, "{}", other),
+            }
+        }
+    }
+}

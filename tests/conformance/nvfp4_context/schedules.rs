@@ -1,0 +1,89 @@
+//! Schedules, SM counts, and orders of warps and of asynchronous work: equal bytes, no finding.
+
+use bakewell::emulator::{CompletionPolicy, Options, Target};
+use bakewell::{Arch, Device};
+use bakewell_conformance::nvfp4_context::{Inputs, Outputs, Spec};
+
+use super::{equal, generated, goldens, mixed, outputs};
+
+/// The architectures with tensor memory: one kernel source, one schedule each.
+const TENSOR_MEMORY: [Arch; 4] = [Arch::Sm100, Arch::Sm103, Arch::Sm107, Arch::Sm110];
+
+fn device(arch: Arch, change: impl Fn(&mut Options)) -> Device {
+    let mut options = Options::new(Target::parse(arch.target()).expect("every architecture is a target"));
+    change(&mut options);
+    Device::emulated_with(arch, options).unwrap()
+}
+
+fn run(device: &Device, what: &str, inputs: &Inputs) -> Outputs {
+    outputs(device, inputs).unwrap_or_else(|failure| panic!("{device}, {what}: {failure}"))
+}
+
+/// Rings of 2 and 8 packed tiles, late and early release of the rescale slots, both kinds of barrier initialisation,
+/// rescale and dequantisation.
+#[test]
+fn all_schedules_of_tensor_memory_give_equal_bytes() {
+    let devices = TENSOR_MEMORY.map(|arch| device(arch, |_| ()));
+    let names: Vec<_> =
+        devices.iter().map(|device| device.plan(&mixed_problem()).unwrap().decision().unwrap().schedule.name).collect();
+    assert_eq!(names, ["paged_k2", "paged_k8", "paged_k8", "paged_k8"]);
+    for golden in goldens() {
+        for splits in [1, 2] {
+            let mut inputs = golden.inputs.clone();
+            inputs.problem.num_splits = Some(splits);
+            inputs.problem.lse = true;
+            let first = run(&devices[0], &golden.name, &inputs);
+            for other in &devices[1..] {
+                let what = format!("{} on {other}, {splits} splits", golden.name);
+                equal(&what, &first, &run(other, &golden.name, &inputs)).unwrap();
+            }
+        }
+    }
+}
+
+fn mixed_problem() -> bakewell::nvfp4_context::Nvfp4Context {
+    generated(&mixed(), None).problem
+}
+
+/// One CTA walks all tiles, three share them forth and back, or each has one.
+#[test]
+fn the_number_of_sms_does_not_matter() {
+    let spec = Spec { q_heads: 8, kv_heads: 2, q_lens: vec![70, 1], kv_lens: vec![200, 150], sinks: false };
+    for arch in Arch::ALL {
+        for splits in [1, 2] {
+            let inputs = generated(&spec, Some(splits));
+            let all = run(&device(arch, |_| ()), "all SMs", &inputs);
+            for sm_count in [1, 3] {
+                let few = device(arch, |options| options.sm_count = sm_count);
+                let plan = few.plan(&inputs.problem).unwrap();
+                assert_eq!(plan.decision().unwrap().launch.unwrap().grid[0], sm_count);
+                equal(&format!("{arch}, {sm_count} SMs"), &all, &run(&few, "few SMs", &inputs)).unwrap();
+            }
+        }
+    }
+}
+
+/// Two tiles of three and two blocks on one CTA: every ring wraps, and every role passes from one tile to the next.
+#[test]
+fn every_seed_gives_the_same_bytes() {
+    let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![3, 1], kv_lens: vec![300, 130], sinks: false };
+    for arch in Arch::ALL {
+        for splits in [1, 2] {
+            let inputs = generated(&spec, Some(splits));
+            let mut first = None;
+            for (seed, policy) in [
+                (0, CompletionPolicy::Eager),
+                (0, CompletionPolicy::Lazy),
+                (1, CompletionPolicy::Random),
+                (2, CompletionPolicy::Random),
+            ] {
+                let device = device(arch, |options| {
+                    (options.seed, options.policy, options.sm_count) = (seed, policy, 1);
+                });
+                let got = run(&device, &format!("seed {seed}, {policy:?}"), &inputs);
+                let same = *first.get_or_insert_with(|| got.clone()) == got;
+                assert!(same, "{arch}, {splits} splits: seed {seed}, {policy:?} gives other bytes");
+            }
+        }
+    }
+}
