@@ -12,20 +12,21 @@ struct BarrierRing {
     Mbarrier full[slots];
     Mbarrier empty[slots];
 
+    // Slot in the low byte, phase above it: one register, of which a role holds several.
     class Cursor {
-      protected:
-        int slot = 0;
-        uint32_t phase;
+        static_assert(slots <= 256);
+        uint32_t state;
 
-        explicit __device__ Cursor(uint32_t first_phase) : phase(first_phase) {}
+      protected:
+        explicit __device__ Cursor(uint32_t first_phase) : state(first_phase << 8) {}
+
+        __device__ int slot() const { return static_cast<int>(state & 0xFF); }
+        __device__ uint32_t phase() const { return state >> 8; }
 
         // The current slot; the cursor moves on.
         __device__ int take() {
-            const int taken = slot;
-            if (++slot >= slots) {
-                slot = 0;
-                phase ^= 1;
-            }
+            const int taken = slot();
+            state = taken + 1 < slots ? state + 1 : (phase() ^ 1) << 8;
             return taken;
         }
     };
@@ -40,7 +41,7 @@ struct BarrierRing {
 
         // Waits until the next slot is free and returns it.
         __device__ int acquire() {
-            ring.empty[this->slot].wait(this->phase);
+            ring.empty[this->slot()].wait(this->phase());
             return this->take();
         }
     };
@@ -54,7 +55,7 @@ struct BarrierRing {
 
         // Waits until the next slot is full and returns it.
         __device__ int wait() {
-            ring.full[this->slot].wait(this->phase);
+            ring.full[this->slot()].wait(this->phase());
             return this->take();
         }
     };

@@ -45,13 +45,20 @@ __device__ void expand_row(const PackedTile& tile, uint8_t* expanded, int row, b
     const int page = row / page_tokens, token = row % page_tokens;
     const uint4* codes = reinterpret_cast<const uint4*>(tile.codes[page][token]);
     uint4* out = reinterpret_cast<uint4*>(expanded + row * row_bytes);
+    if (!live) {
+#pragma unroll
+        for (int chunk = 0; chunk < groups; ++chunk) {
+            out[chunk ^ (row & 7)] = make_uint4(0, 0, 0, 0);
+        }
+        return;
+    }
     const auto expand_chunk = [&](int chunk, uint4 word) {
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
             const int group = 2 * chunk + part;
             const uint2 block = part == 0 ? make_uint2(word.x, word.y) : make_uint2(word.z, word.w);
             const uint4 bytes = dequantise_block<method>(block, tile.scales[page][scale_index<side>(token, group)]);
-            out[group ^ (row & 7)] = live ? bytes : make_uint4(0, 0, 0, 0);
+            out[group ^ (row & 7)] = bytes;
         }
     };
     if constexpr (reads == CodeReads::whole_row) {
@@ -78,14 +85,14 @@ __device__ void expand_row(const PackedTile& tile, uint8_t* expanded, int row, b
 //
 // 128 threads; each takes 8 tokens of a page x 16 dims. A half-warp covers 8 pages x 2 token octets: its stores (chunk =
 // page ^ dim) meet different banks, and its reads do since the pages take different groups and the second octet reads
-// its token pairs the other way round.
+// its token pairs the other way round. Tokens come in quarters of a page, to hold half as many words.
 class Transposer {
     int page, octet, group;
 
-    // Step i reads this token of the octet's page, less 4 octet; in pairs.
-    static constexpr __device__ int token_of(int step) {
-        constexpr int tokens[8] = {0, 1, 8, 9, 2, 3, 10, 11};
-        return tokens[step];
+    // Tokens of a quarter of a page, less 4 octet: bytes 4t .. 4t + 3 of a row for t = 2 octet + quarter.
+    static constexpr __device__ int token_of(int step, int quarter) {
+        constexpr int tokens[4] = {0, 1, 8, 9};
+        return tokens[step] + 2 * quarter;
     }
 
     // Bytes 0 1 (low) or 2 3 (high) of two words, interleaved; the words change places in the second octet.
@@ -109,42 +116,42 @@ class Transposer {
 
     // Tokens from `live_tokens` on become zeros.
     __device__ void expand(const PackedTile& tile, uint8_t* expanded, int live_tokens) const {
-        constexpr int steps = 8, words = fp4_block / 4;
         const uint32_t scales[2] = {scales_of(tile, 4 * octet), scales_of(tile, 8 + 4 * octet)};
+        // One quarter at a time: its sixteen words are all that is live.
+#pragma unroll 1
+        for (int quarter = 0; quarter < 2; ++quarter) {
+            expand_quarter(tile, expanded, live_tokens, quarter, scales[0] >> (16 * quarter), scales[1] >> (16 * quarter));
+        }
+    }
+
+  private:
+    __device__ void expand_quarter(const PackedTile& tile, uint8_t* expanded, int live_tokens, int quarter,
+                                   uint32_t low_scales, uint32_t high_scales) const {
+        constexpr int steps = 4, words = fp4_block / 4;
         uint32_t bytes[steps][words];
 #pragma unroll
         for (int step = 0; step < steps; ++step) {
-            const int token = (token_of(step) + 4 * octet) ^ octet;
+            const int token = (token_of(step, quarter) + 4 * octet) ^ octet;
             const uint2 codes = *reinterpret_cast<const uint2*>(&tile.codes[page][token][group * fp4_block / 2]);
-            const int byte = step % 2 + 2 * (step / 4);
-            const Fp4Table table(scales[step / 2 % 2] >> (8 * byte) & 0xFF);
-            bytes[step][0] = table.look_up(codes.x);
-            bytes[step][1] = table.look_up(codes.x >> 16);
-            bytes[step][2] = table.look_up(codes.y);
-            bytes[step][3] = table.look_up(codes.y >> 16);
-            if (page * page_tokens + token >= live_tokens) {
-                bytes[step][0] = bytes[step][1] = bytes[step][2] = bytes[step][3] = 0;
-            }
+            const Fp4Table table((step < 2 ? low_scales : high_scales) >> (8 * (step % 2)) & 0xFF);
+            const bool live = page * page_tokens + token < live_tokens;
+            bytes[step][0] = live ? table.look_up(codes.x) : 0;
+            bytes[step][1] = live ? table.look_up(codes.x >> 16) : 0;
+            bytes[step][2] = live ? table.look_up(codes.y) : 0;
+            bytes[step][3] = live ? table.look_up(codes.y >> 16) : 0;
         }
 #pragma unroll
         for (int word = 0; word < words; ++word) {
-            uint32_t dims[4][2]; // [dim][first or second four positions]
-#pragma unroll
-            for (int four = 0; four < 2; ++four) {
-                const auto of = [&](int step) { return bytes[4 * four + step][word]; };
-                const uint32_t low[2] = {interleave_low(of(0), of(1)), interleave_low(of(2), of(3))};
-                const uint32_t high[2] = {interleave_high(of(0), of(1)), interleave_high(of(2), of(3))};
-                dims[0][four] = __byte_perm(low[0], low[1], 0x5410);
-                dims[1][four] = __byte_perm(low[0], low[1], 0x7632);
-                dims[2][four] = __byte_perm(high[0], high[1], 0x5410);
-                dims[3][four] = __byte_perm(high[0], high[1], 0x7632);
-            }
+            const auto of = [&](int step) { return bytes[step][word]; };
+            const uint32_t low[2] = {interleave_low(of(0), of(1)), interleave_low(of(2), of(3))};
+            const uint32_t high[2] = {interleave_high(of(0), of(1)), interleave_high(of(2), of(3))};
+            const uint32_t dims[4] = {__byte_perm(low[0], low[1], 0x5410), __byte_perm(low[0], low[1], 0x7632),
+                                      __byte_perm(high[0], high[1], 0x5410), __byte_perm(high[0], high[1], 0x7632)};
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int dim = group * fp4_block + 4 * word + i;
                 uint8_t* row = expanded + dim * block_keys;
-                *reinterpret_cast<uint2*>(row + (page ^ (dim & 7)) * chunk_bytes + 8 * octet) =
-                    make_uint2(dims[i][0], dims[i][1]);
+                *reinterpret_cast<uint32_t*>(row + (page ^ (dim & 7)) * chunk_bytes + 8 * octet + 4 * quarter) = dims[i];
             }
         }
     }

@@ -57,6 +57,7 @@ template <class G>
 class TileWalk {
     const Params& params;
     uint32_t round = 0;
+    uint32_t current = 0; // position of the last tile
 
   public:
     explicit __device__ TileWalk(const Params& params) : params(params) {}
@@ -70,10 +71,18 @@ class TileWalk {
             }
             const uint64_t position = first + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
             ++round;
-            if (position < params.work_items && locate(static_cast<uint32_t>(position), tile)) {
+            current = static_cast<uint32_t>(position);
+            if (position < params.work_items && locate(current, tile)) {
                 return true;
             }
         }
+    }
+
+    // The last tile again, for a role that has no registers to keep it.
+    __device__ Tile again() const {
+        Tile tile;
+        locate(current, tile);
+        return tile;
     }
 
   private:

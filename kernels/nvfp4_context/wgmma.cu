@@ -3,12 +3,13 @@
 //   out = E4M3(bmm2 * softmax(bmm1 * Q K^T, causal bottom-right) V)
 //
 // A CTA holds two halves of 64 query rows (tokens x packed heads) against all key blocks that they see, from the last
-// block down. One warpgroup loads packed pages and expands them to E4M3 in shared memory, V transposed, since 8-bit
+// block down. A warpgroup each loads packed K and V and expands them to E4M3 in shared memory, V transposed, since 8-bit
 // operands must be K-major. The other two have a half each, scores and outputs in registers.
 //
-//   producer   | load ahead ...... | expand K | expand V | expand K' | expand V' | ...
-//   half 0                                    | Q K, softmax | P V, rescale | Q K' | ...
-//   half 1                                    | Q K, softmax | P V, rescale | Q K' | ...
+//   keys       | load K ahead ... | expand K | expand K' | expand K'' | ...
+//   values     | load V ahead ... | expand V | expand V' | expand V'' | ...
+//   half 0                        | Q K, softmax | P V, rescale | Q K' | ...
+//   half 1                        | Q K, softmax | P V, rescale | Q K' | ...
 //
 // The tensor cores keep 13 bits below the largest term of an FP8 sum: each block's P V starts a fresh accumulator and is
 // added to the output in f32. With `split`, several CTAs share a tile's blocks; the last merges in split order.
@@ -32,12 +33,16 @@ constexpr int warpgroup_threads = 128;
 constexpr int warpgroup_warps = warpgroup_threads / 32;
 constexpr int consumer_threads = halves * warpgroup_threads;
 constexpr int q_slots = 2;
+constexpr int sides = 2; // K and V
 constexpr int rows_per_thread = 2; // 8 apart
 
+using PackedRing = BarrierRing<S::packed_stages>;
+using ExpandedRing = BarrierRing<S::expanded_stages>;
+
 struct Barriers {
-    BarrierRing<q_slots> q;                  // producer -> consumers: both halves of a tile's queries
-    BarrierRing<S::packed_stages> packed;    // producer's loads -> producer
-    BarrierRing<S::expanded_stages> expanded; // producer -> consumers: K and V in turn
+    BarrierRing<q_slots> q;       // keys -> consumers: both halves of a tile's queries
+    PackedRing packed[sides];     // a producer's loads -> the producer
+    ExpandedRing expanded[sides]; // producers -> consumers
 };
 
 struct SharedMap {
@@ -51,14 +56,14 @@ struct SharedMap {
     Head head;
     uint8_t unused[swizzle_period - sizeof(Head)];
     uint8_t q[q_slots][halves][G::half_rows * row_bytes];
-    uint8_t expanded[S::expanded_stages][block_keys * row_bytes];
-    PackedTile packed[S::packed_stages];
+    uint8_t expanded[sides][S::expanded_stages][block_keys * row_bytes];
+    PackedTile packed[sides][S::packed_stages];
 };
 static_assert(offsetof(SharedMap, q) % swizzle_period == 0 && offsetof(SharedMap, packed) % copy_alignment == 0);
 
 enum class NamedBarrier : uint32_t { Merge = 1 };
 
-enum class Role { producer, half0, half1 };
+enum class Role { keys, values, half0, half1 };
 
 struct Context {
     const Params& params;
@@ -69,86 +74,92 @@ struct Context {
     __device__ int lane() const { return threadIdx.x % 32; }
 };
 
-// ---------------------------------------------------------------- producer
+// ---------------------------------------------------------------- producers
+
+__device__ constexpr int index(Side side) { return static_cast<int>(side); }
 
 // Runs ahead of the expansion with the copies of packed tiles. One warp: lanes 0-7 copy the codes of a page each, lanes
 // 8-15 the scales.
+template <Side side>
 class Loader {
     Context c;
-    typename BarrierRing<S::packed_stages>::Producer ring;
+    typename PackedRing::Producer ring;
     Walk walk;
     Tile tile;
-    int block = 0;
-    Side side = Side::K;
-    bool more;
-    int page = 0;      // of this lane, in the current block
-    int next_page = 0; // in the block after, fetched one copy earlier
+    int block;    // copied next; below the tile's first when there is none
+    int page = 0; // of this lane in that block
 
     // Slots past the last page repeat it: its tokens there are past the cache and expand to zeros. An empty cache names
     // a page that no tensor has, for which the copy engine writes zeros.
-    __device__ int fetch(int of_block) const {
+    __device__ void fetch_page() {
         if (tile.kv_len == 0) {
-            return INT32_MAX;
+            page = INT32_MAX;
+            return;
         }
         const int64_t last = (tile.kv_len - 1) / page_tokens;
-        const int64_t slot = min(static_cast<int64_t>(of_block) * block_pages + c.lane() % block_pages, last);
-        return c.params.page_table[tile.request * c.params.page_table_stride + slot];
+        const int64_t slot = min(static_cast<int64_t>(block) * block_pages + c.lane() % block_pages, last);
+        page = c.params.page_table[tile.request * c.params.page_table_stride + slot];
     }
 
+    // The last block of the next tile with keys for this split.
     __device__ void next_tile() {
-        do {
-            more = walk.next(tile);
-        } while (more && tile.empty());
-        if (more) {
-            block = tile.end - 1;
-            page = fetch(block);
+        while (walk.next(tile)) {
+            if (!tile.empty()) {
+                block = tile.end - 1;
+                return;
+            }
+        }
+        tile.begin = 0;
+        block = -1;
+    }
+
+    __device__ bool more() const { return block >= tile.begin; }
+
+  public:
+    explicit __device__ Loader(Context c) : c(c), ring(c.shared.head.barriers.packed[index(side)]), walk(c.params) {
+        next_tile();
+        if (more()) {
+            fetch_page();
         }
     }
 
-  public:
-    explicit __device__ Loader(Context c) : c(c), ring(c.shared.head.barriers.packed), walk(c.params) { next_tile(); }
-
-    // Starts the copy of the next packed tile, if there is one.
+    // Starts the copy of the next packed tile, if there is one, and fetches the page ids of the one after.
     __device__ void issue() {
-        if (!more) {
+        if (!more()) {
             return;
         }
         const int slot = ring.acquire();
-        Mbarrier& full = c.shared.head.barriers.packed.full[slot];
+        Mbarrier& full = c.shared.head.barriers.packed[index(side)].full[slot];
         if (c.lane() == 0) {
             full.arrive_expect(sizeof(PackedTile));
         }
         __syncwarp();
         const int kv_head = tile.unit * G::pack / static_cast<int>(c.params.heads_per_kv);
-        PackedTile& packed = c.shared.packed[slot];
-        const TensorMap& codes = side == Side::K ? c.params.k : c.params.v;
-        const TensorMap& scales = side == Side::K ? c.params.k_scale : c.params.v_scale;
+        PackedTile& packed = c.shared.packed[index(side)][slot];
         if (c.lane() < block_pages) {
+            const TensorMap& codes = side == Side::K ? c.params.k : c.params.v;
             tensor_load<4>(packed.codes[c.lane()], codes, {0, 0, kv_head, page}, full);
         } else if (c.lane() < 2 * block_pages) {
+            const TensorMap& scales = side == Side::K ? c.params.k_scale : c.params.v_scale;
             tensor_load<3>(packed.scales[c.lane() - block_pages], scales, {0, kv_head, page}, full);
         }
-        if (side == Side::K) {
-            side = Side::V;
-            if (block > tile.begin) {
-                next_page = fetch(block - 1);
-            }
-        } else {
-            side = Side::K;
-            page = next_page;
-            if (--block < tile.begin) {
-                next_tile();
-            }
+        --block;
+        if (!more()) {
+            next_tile();
+        }
+        if (more()) {
+            fetch_page();
         }
     }
 };
 
+// Loads and expands K or V. The keys' producer also loads the queries.
+template <Side side>
 class Producer {
     Context c;
     typename BarrierRing<q_slots>::Producer q;
-    typename BarrierRing<S::packed_stages>::Consumer packed;
-    typename BarrierRing<S::expanded_stages>::Producer expanded;
-    Transposer transposer;
+    typename PackedRing::Consumer packed;
+    typename ExpandedRing::Producer expanded;
 
     __device__ void load_queries(const Tile& tile) {
         const int slot = q.acquire();
@@ -156,40 +167,41 @@ class Producer {
             Mbarrier& full = c.shared.head.barriers.q.full[slot];
             full.arrive_expect(halves * G::live_rows * row_bytes);
             for (int half = 0; half < halves; ++half) {
-                const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
+                const int token =
+                    static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
                 tensor_load<4>(c.shared.q[slot][half], c.params.q, {0, 0, token, tile.unit}, full);
             }
         }
     }
 
-    template <Side side>
     __device__ void expand(const Tile& tile, int block) {
         const int from = packed.wait();
         const int to = expanded.acquire();
         const int live_tokens = tile.kv_len - block * block_keys;
+        const PackedTile& codes = c.shared.packed[index(side)][from];
+        uint8_t* out = c.shared.expanded[index(side)][to];
         if constexpr (side == Side::K) {
-            const bool live = c.thread() < live_tokens;
-            expand_row<S::dequantise, S::code_reads, Side::K>(c.shared.packed[from], c.shared.expanded[to], c.thread(), live);
+            expand_row<S::dequantise, S::code_reads, side>(codes, out, c.thread(), c.thread() < live_tokens);
         } else {
-            transposer.expand(c.shared.packed[from], c.shared.expanded[to], live_tokens);
+            Transposer(c.thread()).expand(codes, out, live_tokens);
         }
         // The tensor cores read through the async proxy what these threads wrote.
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         __syncwarp();
         if (c.lane() == 0) {
-            c.shared.head.barriers.expanded.full[to].arrive();
-            c.shared.head.barriers.packed.empty[from].arrive();
+            c.shared.head.barriers.expanded[index(side)].full[to].arrive();
+            c.shared.head.barriers.packed[index(side)].empty[from].arrive();
         }
     }
 
   public:
     explicit __device__ Producer(Context c)
-        : c(c), q(c.shared.head.barriers.q), packed(c.shared.head.barriers.packed), expanded(c.shared.head.barriers.expanded),
-          transposer(c.thread()) {}
+        : c(c), q(c.shared.head.barriers.q), packed(c.shared.head.barriers.packed[index(side)]),
+          expanded(c.shared.head.barriers.expanded[index(side)]) {}
 
     __device__ void run() {
         // Only the first warp loads; the loader of the others stays idle.
-        Loader loader(c);
+        Loader<side> loader(c);
         const bool loads = c.warp() == 0;
         // One slot less than the ring has: the copy that follows a step then never waits for that step's readers.
         for (int stage = 0; loads && stage < S::packed_stages - 1; ++stage) {
@@ -201,16 +213,14 @@ class Producer {
             if (tile.empty()) {
                 continue;
             }
-            load_queries(tile);
+            if constexpr (side == Side::K) {
+                load_queries(tile);
+            }
             for (int block = tile.end - 1; block >= tile.begin; --block) {
                 if (loads) {
                     loader.issue();
                 }
-                expand<Side::K>(tile, block);
-                if (loads) {
-                    loader.issue();
-                }
-                expand<Side::V>(tile, block);
+                expand(tile, block);
             }
         }
     }
@@ -243,7 +253,8 @@ class Consumer {
     Context c;
     int half;
     typename BarrierRing<q_slots>::Consumer q;
-    typename BarrierRing<S::expanded_stages>::Consumer expanded;
+    typename ExpandedRing::Consumer keys;
+    typename ExpandedRing::Consumer values;
     float scale;
     Merger<G, static_cast<uint32_t>(NamedBarrier::Merge), consumer_threads> merger;
 
@@ -258,17 +269,17 @@ class Consumer {
     }
 
     __device__ void scores(wgmma::Accumulator& s, uint64_t queries) {
-        const int slot = expanded.wait();
-        const uint64_t keys = wgmma::swizzled_descriptor(c.shared.expanded[slot]);
+        const int slot = keys.wait();
+        const uint64_t operand = wgmma::swizzled_descriptor(c.shared.expanded[index(Side::K)][slot]);
         wgmma::fence();
 #pragma unroll
         for (int step = 0; step < head_dim / wgmma::e4m3_k; ++step) {
             const uint32_t offset = step * wgmma::e4m3_k;
-            wgmma::mma_e4m3(s, wgmma::advance(queries, offset), wgmma::advance(keys, offset), step > 0);
+            wgmma::mma_e4m3(s, wgmma::advance(queries, offset), wgmma::advance(operand, offset), step > 0);
         }
         wgmma::commit();
         wgmma::wait<0>();
-        release(c.shared.head.barriers.expanded.empty[slot]);
+        release(c.shared.head.barriers.expanded[index(Side::K)].empty[slot]);
     }
 
     // Keys from limit[row] on are not seen.
@@ -334,17 +345,17 @@ class Consumer {
                                        weights[at(i, group + 1, 1)]);
             }
         }
-        const int slot = expanded.wait();
-        const uint64_t values = wgmma::swizzled_descriptor(c.shared.expanded[slot]);
+        const int slot = values.wait();
+        const uint64_t operand = wgmma::swizzled_descriptor(c.shared.expanded[index(Side::V)][slot]);
         wgmma::Accumulator product;
         wgmma::fence();
 #pragma unroll
         for (int step = 0; step < steps; ++step) {
-            wgmma::mma_e4m3(product, p[step], wgmma::advance(values, step * wgmma::e4m3_k), step > 0);
+            wgmma::mma_e4m3(product, p[step], wgmma::advance(operand, step * wgmma::e4m3_k), step > 0);
         }
         wgmma::commit();
         wgmma::wait<0>();
-        release(c.shared.head.barriers.expanded.empty[slot]);
+        release(c.shared.head.barriers.expanded[index(Side::V)].empty[slot]);
 #pragma unroll
         for (int group = 0; group < column_groups; ++group) {
 #pragma unroll
@@ -415,7 +426,7 @@ class Consumer {
         }
     }
 
-    __device__ void attend(const Tile& tile, int q_slot) {
+    __device__ void attend(const Walk& walk, const Tile& tile, int q_slot) {
         const uint64_t queries = wgmma::swizzled_descriptor(c.shared.q[q_slot][half]);
         int visible[rows_per_thread];
 #pragma unroll
@@ -443,24 +454,26 @@ class Consumer {
             sum = quad_sum(sum);
         }
         if constexpr (S::split) {
-            write_partial(tile, rows, output);
+            write_partial(walk.again(), rows, output);
         } else {
-            write_output(tile, rows, output);
+            write_output(walk.again(), rows, output);
         }
     }
 
     // A half without queries only keeps the rings moving.
     __device__ void pass(const Tile& tile, int q_slot) {
-        for (int i = 0; i < 2 * tile.blocks(); ++i) {
-            release(c.shared.head.barriers.expanded.empty[expanded.wait()]);
+        for (int i = 0; i < tile.blocks(); ++i) {
+            release(c.shared.head.barriers.expanded[index(Side::K)].empty[keys.wait()]);
+            release(c.shared.head.barriers.expanded[index(Side::V)].empty[values.wait()]);
         }
         release(c.shared.head.barriers.q.empty[q_slot]);
     }
 
   public:
     __device__ Consumer(Context c, int half)
-        : c(c), half(half), q(c.shared.head.barriers.q), expanded(c.shared.head.barriers.expanded), scale(Scales(c.params).log2),
-          merger{c.params, c.shared.head.merge_flag, threadIdx.x - warpgroup_threads} {}
+        : c(c), half(half), q(c.shared.head.barriers.q), keys(c.shared.head.barriers.expanded[index(Side::K)]),
+          values(c.shared.head.barriers.expanded[index(Side::V)]), scale(Scales(c.params).log2),
+          merger{c.params, c.shared.head.merge_flag, threadIdx.x - sides * warpgroup_threads} {}
 
     __device__ void run() {
         Walk walk(c.params);
@@ -474,12 +487,12 @@ class Consumer {
             }
             const int q_slot = q.wait();
             if (tile.first_token + half * G::tokens_per_half < tile.q_len) {
-                attend(tile, q_slot);
+                attend(walk, tile, q_slot);
             } else {
                 pass(tile, q_slot);
             }
             if constexpr (S::split) {
-                merger.finish(tile);
+                merger.finish(walk.again());
             }
         }
     }
@@ -497,8 +510,10 @@ __device__ void init_barriers(Barriers& barriers) {
     };
     if (threadIdx.x < 32) {
         init(barriers.q, q_slots, copy, consumer_warps);
-        init(barriers.packed, S::packed_stages, copy, producer_warps);
-        init(barriers.expanded, S::expanded_stages, producer_warps, consumer_warps);
+        for (int side = 0; side < sides; ++side) {
+            init(barriers.packed[side], S::packed_stages, copy, producer_warps);
+            init(barriers.expanded[side], S::expanded_stages, producer_warps, consumer_warps);
+        }
     }
     fence_mbarrier_init();
 }
@@ -533,9 +548,13 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
 
     const Context context{params, shared};
     switch (static_cast<Role>(threadIdx.x / warpgroup_threads)) {
-    case Role::producer:
-        cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<S::producer_registers>{});
-        Producer(context).run();
+    case Role::keys:
+        cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<S::key_registers>{});
+        Producer<Side::K>(context).run();
+        break;
+    case Role::values:
+        cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<S::value_registers>{});
+        Producer<Side::V>(context).run();
         break;
     case Role::half0:
     case Role::half1:

@@ -20,7 +20,7 @@ pub const PAGED: Nvfp4Context = Nvfp4Context {
 };
 
 /// Every compiled schedule: every pack, unsplit and split.
-pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED);
+pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED, PAGED);
 
 /// One family serves every shape.
 pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];

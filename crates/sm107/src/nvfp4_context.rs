@@ -7,7 +7,7 @@ use bakewell_core::schedule::nvfp4_context::{Choice, Dequantise, Nvfp4Context, e
 pub const PAGED: Nvfp4Context = Nvfp4Context { dequantise: Dequantise::F16, ..Nvfp4Context::TCGEN05 };
 
 /// Every compiled schedule: every pack, unsplit and split.
-pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED);
+pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED, PAGED);
 
 /// One family serves every shape.
 pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];

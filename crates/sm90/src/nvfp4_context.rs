@@ -3,11 +3,11 @@
 use bakewell_core::route::Route;
 use bakewell_core::schedule::nvfp4_context::{Choice, Nvfp4Context, every_pack};
 
-/// 14 packed tiles in flight, FP4 by table, V transposed for the warpgroup products.
+/// Seven packed tiles each of K and V in flight, FP4 by table, V transposed for the warpgroup products.
 pub const PAGED: Nvfp4Context = Nvfp4Context::WGMMA;
 
 /// Every compiled schedule: each pack, unsplit and split.
-pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED);
+pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED, Nvfp4Context::WGMMA_SPLIT);
 
 /// One family serves every shape.
 pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];

@@ -89,8 +89,10 @@ pub struct Tcgen05 {
 /// What only the wgmma kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Wgmma {
-    /// Registers of a thread that loads and expands.
-    pub producer_registers: u32,
+    /// Registers of a thread that loads and expands K.
+    pub key_registers: u32,
+    /// Registers of a thread that loads and expands V.
+    pub value_registers: u32,
     /// Registers of a thread that computes.
     pub consumer_registers: u32,
 }
@@ -101,7 +103,7 @@ pub struct Wgmma {
 pub enum Engine {
     /// Tensor memory, 16 warps, halves of 128 rows.
     Tcgen05(Tcgen05),
-    /// Warpgroup products, 12 warps, halves of 64 rows.
+    /// Warpgroup products, 16 warps, halves of 64 rows.
     Wgmma(Wgmma),
 }
 
@@ -116,9 +118,9 @@ pub struct Nvfp4Context {
     pub pack: u32,
     /// Whether several CTAs may share a tile's keys.
     pub split: bool,
-    /// Ring of packed K or V tiles.
+    /// Ring of packed tiles: K and V in turn (tcgen05), or each its own (wgmma).
     pub packed_stages: u32,
-    /// Ring of expanded K or V tiles.
+    /// Ring of expanded tiles, likewise.
     pub expanded_stages: u32,
     /// How FP4 becomes E4M3.
     pub dequantise: Dequantise,
@@ -162,11 +164,13 @@ pub const PARAMS: ParamLayout = ParamLayout {
 /// Packs that have programs of their own; any other group runs with pack 1.
 pub const PACKS: [u32; 9] = [1, 2, 4, 5, 6, 7, 8, 12, 16];
 
-/// A schedule for each of [`PACKS`], unsplit and split. The order: all unsplit, then all split.
-pub const fn every_pack(schedule: Nvfp4Context) -> [Nvfp4Context; 18] {
-    let mut all = [schedule; 18];
+/// A schedule for each of [`PACKS`], unsplit and split, which may differ in registers. The order: all unsplit, then all
+/// split.
+pub const fn every_pack(unsplit: Nvfp4Context, split: Nvfp4Context) -> [Nvfp4Context; 18] {
+    let mut all = [unsplit; 18];
     let mut i = 0;
     while i < all.len() {
+        let schedule = if i < PACKS.len() { unsplit } else { split };
         all[i] = Nvfp4Context { pack: PACKS[i % PACKS.len()], split: i >= PACKS.len(), ..schedule };
         i += 1;
     }
@@ -209,14 +213,20 @@ impl Nvfp4Context {
 
     /// The Hopper schedule.
     pub const WGMMA: Nvfp4Context = Nvfp4Context {
-        name: "paged_k14",
-        engine: Engine::Wgmma(Wgmma { producer_registers: 120, consumer_registers: 192 }),
+        name: "paged_k7",
+        engine: Engine::Wgmma(Wgmma { key_registers: 64, value_registers: 64, consumer_registers: 192 }),
         pack: 1,
         split: false,
-        packed_stages: 14,
-        expanded_stages: 4,
+        packed_stages: 7,
+        expanded_stages: 2,
         dequantise: Dequantise::Table,
-        code_reads: CodeReads::WholeRow,
+        code_reads: CodeReads::PerChunk,
+    };
+
+    /// The Hopper schedule of split tiles: their producers keep a few more values.
+    pub const WGMMA_SPLIT: Nvfp4Context = Nvfp4Context {
+        engine: Engine::Wgmma(Wgmma { key_registers: 72, value_registers: 72, consumer_registers: 184 }),
+        ..Nvfp4Context::WGMMA
     };
 
     /// Query rows of half a tile.
@@ -237,11 +247,16 @@ impl Nvfp4Context {
         HALVES * self.tokens_per_half()
     }
 
-    /// Threads of a CTA.
+    /// Threads of a CTA: four warpgroups.
     pub const fn threads(&self) -> u32 {
+        512
+    }
+
+    /// Rings of each kind: one for K and V in turn, or one each.
+    const fn rings(&self) -> u32 {
         match self.engine {
-            Engine::Tcgen05(_) => 512,
-            Engine::Wgmma(_) => 384,
+            Engine::Tcgen05(_) => 1,
+            Engine::Wgmma(_) => 2,
         }
     }
 
@@ -249,9 +264,9 @@ impl Nvfp4Context {
     ///
     /// tcgen05: rings of packed tiles, expanded tiles and 6 slots of page ids; six pairs between the roles of the two
     /// halves (queries, scores, weights twice, rescale slot twice, turns, outputs: sixteen) and one for the queries'
-    /// release. wgmma: rings of packed tiles, expanded tiles and two tiles of queries.
+    /// release. wgmma: rings of packed K and V, expanded K and V, and two tiles of queries.
     pub const fn barriers(&self) -> u32 {
-        let rings = self.packed_stages + self.expanded_stages;
+        let rings = self.rings() * (self.packed_stages + self.expanded_stages);
         match self.engine {
             Engine::Tcgen05(_) => 2 * (rings + 6) + 8 * HALVES + 1,
             Engine::Wgmma(_) => 2 * (rings + 2),
@@ -265,8 +280,8 @@ impl Nvfp4Context {
             Engine::Wgmma(_) => (1024, 2),
         };
         let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
-        let expanded = self.expanded_stages * BLOCK_KEYS * HEAD_DIM;
-        let packed = self.packed_stages * BLOCK_KEYS * (HEAD_DIM / 2 + HEAD_DIM / SCALE_GROUP);
+        let expanded = self.rings() * self.expanded_stages * BLOCK_KEYS * HEAD_DIM;
+        let packed = self.rings() * self.packed_stages * BLOCK_KEYS * (HEAD_DIM / 2 + HEAD_DIM / SCALE_GROUP);
         head + queries + expanded + packed
     }
 }
@@ -329,7 +344,8 @@ impl Schedule for Nvfp4Context {
                 ]);
             }
             Engine::Wgmma(engine) => facts.extend([
-                Fact::int("producer_registers", engine.producer_registers),
+                Fact::int("key_registers", engine.key_registers),
+                Fact::int("value_registers", engine.value_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
             ]),
         }
@@ -375,7 +391,7 @@ mod tests {
 
     #[test]
     fn every_pack_occurs_unsplit_and_split_and_fits_its_rows() {
-        let all = every_pack(Nvfp4Context::TCGEN05);
+        let all = every_pack(Nvfp4Context::TCGEN05, Nvfp4Context::TCGEN05);
         let mut names: Vec<String> = all.iter().map(Schedule::variant).collect();
         assert_eq!((names[6].as_str(), names[15].as_str()), ("paged_k8_g8", "paged_k8_g8_split"));
         names.sort();
@@ -391,7 +407,10 @@ mod tests {
         let Engine::Tcgen05(engine) = Nvfp4Context::TCGEN05.engine else { unreachable!() };
         let groups = 2 * engine.softmax_registers + engine.correction_registers + engine.issue_registers;
         assert!(groups * 128 <= 65_536);
-        let Engine::Wgmma(engine) = Nvfp4Context::WGMMA.engine else { unreachable!() };
-        assert!((engine.producer_registers + 2 * engine.consumer_registers) * 128 <= 65_536);
+        for schedule in [Nvfp4Context::WGMMA, Nvfp4Context::WGMMA_SPLIT] {
+            let Engine::Wgmma(engine) = schedule.engine else { unreachable!() };
+            let groups = engine.key_registers + engine.value_registers + 2 * engine.consumer_registers;
+            assert!(groups * 128 <= 65_536);
+        }
     }
 }
