@@ -30,7 +30,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`decide`] | the pure planner: pack, splits, geometry, workspace |
+//! | [`mod@decide`] | the pure planner: pack, splits, geometry, workspace |
 //! | [`plan`] | a decision on a device; from tensors to a launch |
 
 pub mod decide;
