@@ -229,3 +229,14 @@ fn wgmma_operands() {
         &["tile", "st.shared", "wgmma.mma_async"],
     );
 }
+
+#[test]
+fn lanes_that_all_issue_one_copy_are_a_warning() {
+    // All lanes of warp 0 store the tile; each writes the same bytes.
+    let all = store(FENCE, "", READ, "").replace("setp.eq.u32 %p0, %tid, 0;", "setp.lt.u32 %p0, %tid, 32;");
+    let case = Case::new(1, 64);
+    case.warning(SHARED, &all, Kind::Race, &["data + 0", "cp.async.bulk.global"]);
+    for report in case.run(SHARED, &all) {
+        assert!(report.is_clean());
+    }
+}

@@ -208,3 +208,11 @@ fn clusters_that_wait_for_each_other_for_ever_are_told() {
     let lucky = format!("setp.ne.u32 %p1, %cta, 2; @%p1 bra spin; st.volatile.global.u32 [%data], 1; {body}");
     Case::new(3, 32).clean("", &lucky);
 }
+
+#[test]
+fn warps_that_store_one_value_are_a_warning() {
+    let body = |value: &str| format!("mov.u32 %r0, tile; mov.u32 %r1, {value}; st.shared.u32 [%r0], %r1;");
+    let case = Case::new(1, 64);
+    case.warning(SHARED, &body("7"), Kind::Race, &["tile + 0", "write of the same values"]);
+    case.fault(SHARED, &body("%warp"), Kind::Race, &["tile + 0", "races with the write"]);
+}

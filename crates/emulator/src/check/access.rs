@@ -38,7 +38,7 @@ impl OrderChecker {
         self.settle(slot);
         let (reads, writes) = match access.usage {
             Use::Read => (true, false),
-            Use::Write => (false, true),
+            Use::Write | Use::Rewrite => (false, true),
             Use::Atomic => (true, true),
         };
         if access.space == Space::Shared {
@@ -141,6 +141,7 @@ impl OrderChecker {
             operation: access.operation,
             asynchronous: access.proxy != Proxy::Generic,
             pipelined: engine == Some(Engine::Tensor),
+            by_warp: access.space == Space::Tensor && access.proxy == Proxy::Generic,
             write,
             strong: scope_of(access),
             done: if access.operation == 0 { (slot, epoch) } else { (0, 0) },

@@ -53,6 +53,8 @@ pub enum Use {
     Read,
     /// Written.
     Write,
+    /// Written with the values that are there already.
+    Rewrite,
     /// Read, modified and written in one step.
     Atomic,
 }

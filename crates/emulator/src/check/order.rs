@@ -364,6 +364,15 @@ impl OrderChecker {
                 return;
             };
             op.completions.push((barrier_slot, value));
+            // What it wrote into other CTAs is complete too.
+            for (&(_, _, asynchronous), &(number, generation)) in &self.remote {
+                let record = self.shared.records.get_mut(number as usize);
+                if let Some(record) = record.filter(|r| asynchronous && r.operation == operation)
+                    && generation == self.shared.generation
+                {
+                    record.complete(barrier_slot, value);
+                }
+            }
             let mut view = View { now: (*op.issue).clone(), ..View::default() };
             let records = std::mem::take(&mut op.records);
             self.complete(&records, (barrier_slot, value), false);
@@ -497,9 +506,10 @@ impl OrderChecker {
             operation,
             asynchronous: operation != 0,
             pipelined: false,
+            by_warp: false,
             write: true,
             strong: None,
-            done: if operation == 0 { (slot, self.epoch(slot)) } else { done.unwrap_or((0, 0)) },
+            done: done.unwrap_or(if operation == 0 { (slot, self.epoch(slot)) } else { (0, 0) }),
             also_done: Vec::new(),
         };
         if operation != 0

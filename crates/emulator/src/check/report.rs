@@ -104,7 +104,13 @@ impl Reporter {
         };
         let message = format!("{mine} of {buffer} + {offset} races with {other}{hint}");
         let line = self.program.line_of(before.actor.pc);
-        self.push(Kind::Race, actor, line, Some(buffer), message, false);
+        // Warps that all store one value, and lanes that all issue one copy, are common and harmless on devices.
+        let one_value = access.usage == Use::Rewrite && before.write && before.operation == 0;
+        let same_warp = (before.actor.cta, before.actor.warp, before.actor.pc) == (actor.cta, actor.warp, actor.pc);
+        let one_copy = same_warp && before.write && before.operation != 0 && access.usage == Use::Write;
+        // A tcgen05.ld that no wait::ld follows is never known to be complete; registers keep the order in effect.
+        let loaded = before.by_warp && !before.write && !before.is_complete();
+        self.push(Kind::Race, actor, line, Some(buffer), message, one_value || one_copy || loaded);
     }
 
     /// A generic write that the asynchronous proxy may not see.
@@ -165,6 +171,7 @@ fn describe(usage: Use, asynchronous: bool) -> String {
     let what = match usage {
         Use::Read => "read",
         Use::Write => "write",
+        Use::Rewrite => "write of the same values",
         Use::Atomic => "atomic",
     };
     format!("{}{what}", if asynchronous { "asynchronous " } else { "" })

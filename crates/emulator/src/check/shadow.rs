@@ -30,6 +30,8 @@ pub struct Record {
     pub asynchronous: bool,
     /// A matrix or copy operation on tensor memory, which one thread's pipeline executes in order.
     pub pipelined: bool,
+    /// `tcgen05.ld` and `tcgen05.st`: the machine checks the waits of one warp.
+    pub by_warp: bool,
     /// Written; otherwise read.
     pub write: bool,
     /// Scope of a strong access; strong accesses do not race with each other.
@@ -297,7 +299,7 @@ fn conflicts(a: &Record, b: &Record) -> bool {
         return false;
     }
     let same_slot = a.cluster == b.cluster && a.slot == b.slot;
-    if same_slot && a.pipelined && b.pipelined {
+    if same_slot && (a.pipelined && b.pipelined || a.by_warp && b.by_warp) {
         return false;
     }
     match (a.strong, b.strong) {

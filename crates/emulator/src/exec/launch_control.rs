@@ -119,12 +119,11 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &LaunchCon
             let responses = *warp.regs.get::<u128>(response);
             let failed = lanes(mask).filter(|&l| responses[l] & CANCELED == 0).fold(0, |set, lane| set | 1 << lane);
             if failed != 0 {
-                return machine.fault(
-                    Kind::LaunchControl,
-                    warp,
-                    failed,
-                    "the response holds no cluster: the request failed",
-                );
+                // Kernels read the coordinates first and then ask whether there are any.
+                let message = "the response holds no cluster: the request failed";
+                let mut finding = machine.finding(Kind::LaunchControl, warp, failed, message);
+                finding.warning = true;
+                machine.report(*finding);
             }
             for (d, shift, bits) in [(d[0], 0, 0xffff_ffff), (d[1], 32, 0xffff), (d[2], 48, 0xffff)] {
                 if let Some(d) = d {

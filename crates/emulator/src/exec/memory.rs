@@ -494,9 +494,14 @@ fn prepare(
         super::mbarrier::check_access(machine, warp, mask, &at, bytes)?;
     }
     if machine.observer.is_some() && !matches!(space, Space::Param | Space::Local) {
+        let usage = match load {
+            true => Use::Read,
+            false if rewrites(machine, warp, mask, op, (&at, &spaces)) => Use::Rewrite,
+            false => Use::Write,
+        };
         let access = Access {
             space,
-            usage: if load { Use::Read } else { Use::Write },
+            usage,
             proxy: Proxy::Generic,
             order: op.order,
             bytes: Bytes::Lanes(&at, bytes),
@@ -505,6 +510,26 @@ fn prepare(
         machine.observe(warp, mask, &access);
     }
     Ok((at, spaces))
+}
+
+/// Whether a store leaves memory as it is.
+fn rewrites(
+    machine: &Cluster,
+    warp: &Warp,
+    mask: u32,
+    op: &AccessOp,
+    (at, spaces): (&[u64; WARP], &[Space; WARP]),
+) -> bool {
+    let Some(space) = in_words(mask, op, spaces) else {
+        return false;
+    };
+    let words = op.ty.bytes() as usize * op.regs.len() / 4;
+    let mut there = [[0; 8]; WARP];
+    let known = gather_words(machine, mask, space, at, words, &mut there) == 0;
+    known && {
+        let stored = collect_words(warp, op);
+        lanes(mask).all(|lane| stored[lane][..words] == there[lane][..words])
+    }
 }
 
 /// Whether every lane of the access is whole words of one space; then the lanes move together.

@@ -51,7 +51,7 @@ fn broken_rules() {
     // The address alone harms nobody.
     let mapped = pair(
         "mov.u32 %r3, tile; mapa.shared::cluster.u32 %r4, %r3, %r0; shr.u32 %r4, %r4, 24;
-         mul.wide.u32 %rd4, %r0, 4; add.u64 %rd4, %rd1, %rd4; st.global.u32 [%rd4], %r4;",
+         mul.wide.u32 %rd4, %r0, 4; add.u64 %rd4, %rd1, %rd4; setp.eq.u32 %p1, %r1, 0; @%p1 st.global.u32 [%rd4], %r4;",
     );
     assert_eq!(words(&Case { ctas: 2, ..mapped }.output()[..256]), (0..64).collect::<Vec<u32>>());
     pair(

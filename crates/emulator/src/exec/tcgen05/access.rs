@@ -241,7 +241,11 @@ fn check_order(machine: &mut Cluster, warp: &Warp, mask: u32, load: bool, span: 
         messages.push(format!("{range} before the wait::st of an earlier st"));
     }
     if loaded {
-        messages.push(format!("{range} before the wait::ld of an earlier ld"));
+        // What is stored mostly depends on what was loaded; then the order is kept, and kernels rely on it.
+        let message = format!("{range} before the wait::ld of an earlier ld");
+        let mut finding = machine.finding(Kind::TensorMemory, warp, mask, message);
+        finding.warning = true;
+        machine.report(*finding);
     }
     if let Some(pending) = super::queue::in_flight(machine, warp.cta, column, columns, !load) {
         messages.push(format!("{range} while {pending} is in flight: no commit and mbarrier wait came between"));

@@ -96,7 +96,10 @@ pub(super) fn push(machine: &mut Cluster, warp: &Warp, mask: u32, work: Work, fo
     for f in &footprints {
         let accesses = &memory(machine, f.rank).state.accesses;
         if let Some(message) = accesses.conflict(f.column, f.columns, f.write) {
-            let finding = machine.finding(Kind::TensorMemory, warp, mask, format!("{} on {message}", work.name()));
+            let warning = accesses.conflict(f.column, f.columns, false).is_none();
+            let mut finding = machine.finding(Kind::TensorMemory, warp, mask, format!("{} on {message}", work.name()));
+            // A ld alone: whoever uses what it loaded before it signals has waited in effect.
+            finding.warning = warning;
             machine.report(*finding);
         }
     }
