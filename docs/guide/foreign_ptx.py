@@ -13,6 +13,8 @@ import sys
 import numpy as np
 
 CAPABILITIES = (90, 100, 103)
+# Kernels whose instructions only some have.
+ONLY = {name: (100, 103) for name in ("matmul_mxfp8", "matmul_mxfp4", "matmul_nvfp4")}
 # Bytes of the two scratch buffers that Triton appends to the parameters.
 SCRATCH = 1 << 16
 
@@ -34,6 +36,24 @@ def kernels():
             {"q": half, "k": half, "v": half, "o": single, "scale": "fp32", "length": i32},
             {"BM": 128, "BN": 64, "D": 64},
         ),
+        "matmul_ws": (t.persistent, {"a": half, "b": half, "c": half, **matrices}, {**tile, "P": 3}),
+        "attention_ws": (
+            t.attention_ws,
+            {"q": half, "k": half, "v": half, "o": half, "scale": "fp32", "length": i32},
+            {"BM": 128, "BN": 64, "D": 64},
+        ),
+        **{
+            f"matmul_{name}": (
+                t.scaled,
+                {"a": element, "sa": scale, "b": element, "sb": scale, "c": single, **matrices},
+                {"BM": 128, "BN": 128, "BK": 128, "F": word, "V": group, "PACK": pack},
+            )
+            for name, element, scale, word, group, pack in (
+                ("mxfp8", "*fp8e4nv", "*u8", "e4m3", 32, 1),
+                ("mxfp4", "*u8", "*u8", "e2m1", 32, 2),
+                ("nvfp4", "*u8", "*fp8e4nv", "e2m1", 16, 2),
+            )
+        },
     }
 
 
@@ -43,13 +63,13 @@ def compile_all(folder):
     from triton.compiler import ASTSource
 
     for name, (function, signature, constants) in kernels().items():
-        for capability in CAPABILITIES:
+        for capability in ONLY.get(name, CAPABILITIES):
             signature_all = {**signature, **{key: "constexpr" for key in constants}}
             source = ASTSource(fn=function, signature=signature_all, constexprs=constants)
             compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
             stem = folder / f"{name}_{capability}"
             stem.with_suffix(".ptx").write_text(compiled.asm["ptx"])
-            facts = {"shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps}
+            facts = {"shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps, "kernel": function.__name__}
             stem.with_suffix(".json").write_text(json.dumps(facts))
             print(f"{stem.name}: {facts}")
 
@@ -93,13 +113,45 @@ def cases():
     expected = p / p.sum(1, keepdims=True) @ v.astype(float)
     yield "attention", [length // 128], {"q": q, "k": k, "v": v}, parameters, "o", expected, 2e-3
 
+    m, n, k = 384, 256, 192
+    a, b = normal(m, k), normal(n, k)
+    sizes = [{"i32": m}, {"i32": n}, {"i32": k}]
+    parameters = tensors("a", "b") + [out("c", "f16", m, n)] + sizes
+    yield "matmul_ws", [3], {"a": a, "b": b}, parameters, "c", a.astype(float) @ b.astype(float).T, 2**-5
+
+    # The same with exponents to the base 2, stored in f16: half a unit of 2^-10 below 4, and P as above.
+    p = 2.0 ** ((s - s.max(1, keepdims=True)) / 0.125 * 0.18)
+    parameters = tensors("q", "k", "v") + [out("o", "f16", length, d), {"f32": 0.18}, {"i32": length}]
+    expected = p / p.sum(1, keepdims=True) @ v.astype(float)
+    yield "attention_ws", [length // 128], {"q": q, "k": k, "v": v}, parameters, "o", expected, 2e-3 + 2**-10
+
+    # Multiples of 1/2 with scales that are powers of two or small e4m3 values: every sum is exact in f32.
+    m, n, k = 256, 128, 256
+    sizes = [{"i32": m}, {"i32": n}, {"i32": k}]
+    half_steps = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    e2m1 = np.concatenate([half_steps, -half_steps])
+    e4m3 = np.array([(1 + (b & 7) / 8) * 2.0 ** ((b >> 3 & 15) - 7) * (-1 if b & 128 else 1) for b in range(256)])
+    for name, group, table, codes, scale_codes, scales in (
+        ("mxfp8", 32, e4m3, np.array([0x38, 0x40, 0xB8, 0xC4]), np.arange(126, 129), 2.0 ** (np.arange(256) - 127.0)),
+        ("mxfp4", 32, e2m1, np.arange(16), np.arange(126, 129), 2.0 ** (np.arange(256) - 127.0)),
+        ("nvfp4", 16, e2m1, np.arange(16), np.array([0x30, 0x38, 0x3C, 0x40]), e4m3),
+    ):
+        codes_of = lambda rows: rng.choice(codes, (rows, k)).astype(np.uint8)
+        scales_of = lambda rows: rng.choice(scale_codes, (rows, k // group)).astype(np.uint8)
+        pack = (lambda x: x) if name == "mxfp8" else (lambda x: np.ascontiguousarray(x[:, ::2] | x[:, 1::2] << 4))
+        a, b, sa, sb = codes_of(m), codes_of(n), scales_of(m), scales_of(n)
+        value = lambda x, s: table[x] * np.repeat(scales[s], group, axis=1)
+        parameters = tensors("a", "sa", "b", "sb") + [out("c", "f32", m, n)] + sizes
+        inputs = {"a": pack(a), "sa": sa, "b": pack(b), "sb": sb}
+        yield f"matmul_{name}", [m // 128, n // 128], inputs, parameters, "c", value(a, sa) @ value(b, sb).T, 1e-6
+
 
 def run_all(folder, bakewell, seeds, only):
     from safetensors.numpy import load_file, save_file
 
     failures = 0
     for name, grid, inputs, parameters, output, expected, allowed in cases():
-        for capability in CAPABILITIES:
+        for capability in ONLY.get(name, CAPABILITIES):
             if only and name not in only:
                 continue
             stem = folder / f"{name}_{capability}"
@@ -114,7 +166,7 @@ def run_all(folder, bakewell, seeds, only):
             paths = {end: stem.with_suffix(f".{end}") for end in ("ptx", "launch", "input", "output")}
             paths["launch"].write_text(json.dumps(launch))
             save_file(inputs, paths["input"])
-            command = [bakewell, "emulate", "--seeds", str(seeds), "--kernel", name]
+            command = [bakewell, "emulate", "--seeds", str(seeds), "--kernel", facts["kernel"]]
             command += [word for end in paths for word in (f"--{end}", str(paths[end]))]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
