@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::clock::Stamp;
+use super::clock::{Stamp, reached};
 use super::order::{Acquire, Engine, Interned, OrderChecker, Part};
 use super::shadow::{Check, Record, Shadow};
 use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
@@ -56,8 +56,8 @@ impl OrderChecker {
             *self.shadow(access.space) = shadow;
             met
         };
-        for (record, address) in &met {
-            self.reporter.race(actor, access, record, *address);
+        for (record, address, loaded) in &met {
+            self.reporter.race(actor, access, record, *address, *loaded);
         }
         for verdict in &verdicts {
             self.tell(actor, access, verdict);
@@ -75,7 +75,7 @@ impl OrderChecker {
         writes: bool,
         actor: &Actor,
         access: &Access<'_>,
-    ) -> (Vec<(Record, u64)>, Vec<Verdict>) {
+    ) -> (Vec<(Record, u64, bool)>, Vec<Verdict>) {
         let stamp = match self.operations.get(&access.operation) {
             Some(op) => &*op.issue,
             None => &self.views[self.issuer_slot(actor, access) as usize].now,
@@ -101,7 +101,16 @@ impl OrderChecker {
         if check.conflicts.is_empty() && check.predecessors.is_empty() {
             return Default::default();
         }
-        let conflicts = check.conflicts.iter().map(|&(n, at)| (shadow.records[n as usize].clone(), at)).collect();
+        // A tcgen05.ld without wait::ld behind whose issue the access comes: registers keep the order in effect.
+        let loaded = |record: &Record| {
+            let known = stamp.clock_of(record.cluster, self.cluster);
+            record.by_warp && !record.write && record.issued > 0 && reached(known, record.slot, record.issued)
+        };
+        let conflicts = check.conflicts.iter().map(|&(n, at)| {
+            let record = &shadow.records[n as usize];
+            (record.clone(), at, loaded(record))
+        });
+        let conflicts = conflicts.collect();
         let seen = check.predecessors.iter().map(|&(n, at)| (&shadow.records[n as usize], at));
         let verdicts = seen.filter_map(|(record, at)| self.check_proxy(actor, access, stamp, record, at)).collect();
         (conflicts, verdicts)
@@ -142,6 +151,7 @@ impl OrderChecker {
             asynchronous: access.proxy != Proxy::Generic,
             pipelined: engine == Some(Engine::Tensor),
             by_warp: access.space == Space::Tensor && access.proxy == Proxy::Generic,
+            issued: self.operations.get(&access.operation).map_or(0, |op| op.issue.clock[slot as usize]),
             write,
             strong: scope_of(access),
             done: if access.operation == 0 { (slot, epoch) } else { (0, 0) },

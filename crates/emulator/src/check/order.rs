@@ -507,6 +507,7 @@ impl OrderChecker {
             asynchronous: operation != 0,
             pipelined: false,
             by_warp: false,
+            issued: 0,
             write: true,
             strong: None,
             done: done.unwrap_or(if operation == 0 { (slot, self.epoch(slot)) } else { (0, 0) }),

@@ -91,7 +91,9 @@ impl Reporter {
     }
 
     /// Two accesses without order.
-    pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64) {
+    ///
+    /// `loaded`: the one before is a `tcgen05.ld` that was issued in order, and only its wait is missing.
+    pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64, loaded: bool) {
         let (buffer, offset) = self.locate(access.space, address);
         let mine = describe(access.usage, access.proxy != Proxy::Generic || access.operation != 0);
         let other = self.other(before);
@@ -108,8 +110,6 @@ impl Reporter {
         let one_value = access.usage == Use::Rewrite && before.write && before.operation == 0;
         let same_warp = (before.actor.cta, before.actor.warp, before.actor.pc) == (actor.cta, actor.warp, actor.pc);
         let one_copy = same_warp && before.write && before.operation != 0 && access.usage == Use::Write;
-        // A tcgen05.ld that no wait::ld follows is never known to be complete; registers keep the order in effect.
-        let loaded = before.by_warp && !before.write && !before.is_complete();
         self.push(Kind::Race, actor, line, Some(buffer), message, one_value || one_copy || loaded);
     }
 

@@ -32,6 +32,8 @@ pub struct Record {
     pub pipelined: bool,
     /// `tcgen05.ld` and `tcgen05.st`: the machine checks the waits of one warp.
     pub by_warp: bool,
+    /// What the slot of its warp stood at when it was issued; 0 unless it is an operation.
+    pub issued: u32,
     /// Written; otherwise read.
     pub write: bool,
     /// Scope of a strong access; strong accesses do not race with each other.
