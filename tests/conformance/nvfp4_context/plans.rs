@@ -158,7 +158,7 @@ fn packs_follow_the_work() {
             assert_eq!(pack(u64::from(group) * 2, 2, 1, 4096), group, "one query");
         }
         assert_eq!(pack(6, 2, 1, 4096), 1, "groups of three have no program");
-        assert_eq!(pack(8, 2, 256, 256), 4);
+        assert_eq!(pack(8, 2, 64, 256), 4);
         assert_eq!(pack(16, 1, 9, 200), 16);
         // Without keys nobody does work, and a tie goes to the single heads.
         assert_eq!(pack(32, 4, 1, 0), 1);
