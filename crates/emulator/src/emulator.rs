@@ -1,7 +1,7 @@
 //! The library API: load a module, set buffers, launch, read results, findings and counters.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::async_engine::{AsyncEngine, CompletionPolicy};
 use crate::check::Observer;
@@ -357,9 +357,8 @@ impl Emulator {
             global: self.memory(),
             options: self.options(),
             target: self.target,
-            paused: Mutex::new(VecDeque::new()),
-            waiting: Mutex::new(VecDeque::new()),
-            running: std::sync::atomic::AtomicUsize::new(0),
+            turns: Mutex::default(),
+            turn_over: Condvar::new(),
             report: Mutex::new(Report::default()),
             idle: Mutex::new((0, 0)),
             order: Arc::default(),
@@ -444,12 +443,10 @@ struct Run {
     global: Arc<GlobalMemory>,
     options: Arc<Options>,
     target: Target,
-    /// Clusters that gave others a turn.
-    paused: Mutex<VecDeque<Box<Cluster>>>,
-    /// Resident clusters that have not run yet.
-    waiting: Mutex<VecDeque<u64>>,
-    /// Clusters that a worker holds.
-    running: std::sync::atomic::AtomicUsize,
+    /// Clusters by what happens to them next.
+    turns: Mutex<Turns>,
+    /// A worker gave its cluster back.
+    turn_over: Condvar,
     report: Mutex<Report>,
     /// Progress when it was last seen to change, and turns that ended in vain since.
     idle: Mutex<(u64, u64)>,
@@ -457,14 +454,20 @@ struct Run {
     order: Arc<LaunchState>,
 }
 
+/// The clusters of a launch that are on the device.
+#[derive(Default)]
+struct Turns {
+    /// Linear indices of clusters that have not begun.
+    waiting: VecDeque<u64>,
+    /// Begun, and waiting for other clusters.
+    paused: VecDeque<Box<Cluster>>,
+    /// Held by workers. What they give back may let others go on.
+    running: usize,
+}
+
 impl Run {
     fn run(self) -> Report {
-        {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            for _ in 0..self.resident() {
-                waiting.extend(self.grid.take_cluster());
-            }
-        }
+        self.turns().waiting.extend((0..self.resident()).map_while(|_| self.grid.take_cluster()));
         let workers = self.options.workers.max(1);
         if workers == 1 || self.grid.shape.cluster_count() == 1 {
             self.work();
@@ -490,40 +493,56 @@ impl Run {
         (ctas / u64::from(shape.cluster_size())).max(1)
     }
 
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// One worker: runs clusters until none is left.
     fn work(&self) {
-        use std::sync::atomic::Ordering::SeqCst;
-        loop {
-            self.running.fetch_add(1, SeqCst);
-            let fresh = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let cluster = match fresh {
-                Some(linear) => Some(Box::new(self.cluster(linear))),
-                None => self.paused.lock().unwrap_or_else(PoisonError::into_inner).pop_front(),
-            };
-            let Some(mut cluster) = cluster else {
-                // Another worker may still pause a cluster or launch one.
-                if self.running.fetch_sub(1, SeqCst) == 1 && self.is_drained() {
-                    return;
-                }
-                std::thread::yield_now();
-                continue;
-            };
-            match cluster.run() {
-                Status::Paused if self.is_stuck() => {
+        while let Some(mut cluster) = self.next_cluster() {
+            let status = cluster.run();
+            let paused = match status {
+                Status::Paused if !self.is_stuck() => Some(cluster),
+                Status::Paused => {
                     cluster.report_livelock();
                     self.collect(*cluster);
                     self.grid.stop();
+                    None
                 }
-                Status::Paused => self.paused.lock().unwrap_or_else(PoisonError::into_inner).push_back(cluster),
                 Status::Done => {
                     self.collect(*cluster);
-                    if !self.grid.is_stopped() {
-                        let next = self.grid.take_cluster();
-                        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).extend(next);
-                    }
+                    None
                 }
+            };
+            let next = match status {
+                Status::Done if !self.grid.is_stopped() => self.grid.take_cluster(),
+                _ => None,
+            };
+            let mut turns = self.turns();
+            turns.running -= 1;
+            turns.paused.extend(paused);
+            turns.waiting.extend(next);
+            self.turn_over.notify_all();
+        }
+    }
+
+    /// The cluster whose turn it is; `None` when none is left and no worker can bring one.
+    fn next_cluster(&self) -> Option<Box<Cluster>> {
+        let mut turns = self.turns();
+        loop {
+            if let Some(linear) = turns.waiting.pop_front() {
+                turns.running += 1;
+                drop(turns);
+                return Some(Box::new(self.cluster(linear)));
             }
-            self.running.fetch_sub(1, SeqCst);
+            if let Some(cluster) = turns.paused.pop_front() {
+                turns.running += 1;
+                return Some(cluster);
+            }
+            if turns.running == 0 {
+                return None;
+            }
+            turns = self.turn_over.wait(turns).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -533,11 +552,6 @@ impl Run {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         *idle = if idle.0 == progress { (progress, idle.1 + 1) } else { (progress, 0) };
         idle.1 > IDLE_TURNS.max(64 * self.grid.shape.cluster_count())
-    }
-
-    fn is_drained(&self) -> bool {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-            && self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn collect(&self, cluster: Cluster) {

@@ -423,4 +423,25 @@ mod tests {
             assert!(report.is_clean(), "{:?}", report.findings);
         }
     }
+
+    #[test]
+    fn many_workers_end_with_the_launch() {
+        // Every CTA but the last waits for the one after it, so most workers have nothing to run for most of the time.
+        let text = ".version 8.6 .target sm_100a .address_size 64 .entry k(.param .u64 flags) { .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd<3>;
+            ld.param.u64 %rd0, [flags]; mov.u32 %r0, %ctaid.x; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd2, %rd0, %rd1;
+            setp.eq.u32 %p, %r0, 63; @%p bra SET;
+            SPIN: ld.acquire.gpu.global.u32 %r1, [%rd2+4]; setp.eq.u32 %p, %r1, 0; @%p bra SPIN;
+            SET: st.release.gpu.global.u32 [%rd2], 1; ret; }";
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(16).build().unwrap();
+        pool.install(|| {
+            let device = Emulator::new(Target::Sm100, Options { workers: 16, ..Options::new(Target::Sm100) });
+            let loaded = device.load(&Module::parse(text).unwrap()).unwrap();
+            let flags = device.allocate("flags", 4 * 64).unwrap();
+            device.write(flags, &[0; 4 * 64]).unwrap();
+            let report = device.launch(&loaded, "k", Launch::linear(64, 1), &flags.to_le_bytes()).unwrap();
+            assert!(report.is_clean(), "{:?}", report.findings);
+            let stored = device.read(flags, 4 * 64).unwrap();
+            assert!(stored.chunks(4).all(|word| word == [1, 0, 0, 0]));
+        });
+    }
 }
