@@ -7,6 +7,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`gdn`] | gated delta rule, forward and backward |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
 //! | [`small_float`] | E4M3 and E2M1 |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod element;
+pub mod gdn;
 pub mod gqa_decode;
 pub mod host_memory;
 pub mod nvfp4_context;
