@@ -1,4 +1,4 @@
-//! Checks on the tensors of a call that every operation makes.
+//! The tensors of a call, and the checks on them that operations share.
 
 use bakewell_core::error::Property;
 use bakewell_core::{DType, Error, Memory, Result, TensorView};
@@ -7,17 +7,43 @@ use crate::workspace::WORKSPACE_ALIGNMENT;
 
 /// Whether a launch only reads a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
+    /// Only reads it.
     Read,
+    /// Writes it, perhaps reads it too.
     Write,
 }
 
 /// A tensor under the name that the operation's documentation gives it.
-#[derive(Clone, Copy)]
-pub(crate) struct Argument<'v, 'a> {
-    pub(crate) name: &'static str,
-    pub(crate) view: &'v TensorView<'a>,
-    pub(crate) access: Access,
+#[derive(Clone, Copy, Debug)]
+pub struct Argument<'v, 'a> {
+    /// Name.
+    pub name: &'static str,
+    /// The tensor.
+    pub view: &'v TensorView<'a>,
+    /// Use.
+    pub access: Access,
+}
+
+impl<'v, 'a> Argument<'v, 'a> {
+    /// A tensor that a launch only reads.
+    pub fn read(name: &'static str, view: &'v TensorView<'a>) -> Argument<'v, 'a> {
+        Argument { name, view, access: Access::Read }
+    }
+
+    /// A tensor that a launch writes.
+    pub fn write(name: &'static str, view: &'v TensorView<'a>) -> Argument<'v, 'a> {
+        Argument { name, view, access: Access::Write }
+    }
+}
+
+/// The tensors of a call of some operation.
+pub trait Arguments<'a>: Copy + Send + Sync {
+    /// Every tensor that is there, but the workspace.
+    fn tensors(&self) -> Vec<Argument<'_, 'a>>;
+
+    /// The caller's workspace; `None` lets the binding allocate it.
+    fn workspace(&self) -> Option<&TensorView<'a>>;
 }
 
 /// Checks that every tensor lies in the device's memory, and that nothing written overlaps anything else.
@@ -56,4 +82,38 @@ pub(crate) fn check_workspace(workspace: &TensorView<'_>, needed: u64) -> Result
         return Err(Error::argument("workspace", Property::Size, format!("at least {needed} bytes"), given));
     }
     Ok(())
+}
+
+/// Checks an optional tensor: there exactly when the problem wants it, contiguous and aligned to its elements.
+pub(crate) fn check_optional(
+    name: &'static str,
+    view: Option<&TensorView<'_>>,
+    wanted: bool,
+    dtype: DType,
+    shape: &[u64],
+) -> Result<()> {
+    match (view, wanted) {
+        (Some(view), true) => check_dense(name, view, dtype, shape),
+        (None, false) => Ok(()),
+        (Some(_), false) => Err(Error::argument(name, Property::Presence, "no tensor, as planned", "a tensor")),
+        (None, true) => Err(Error::argument(name, Property::Presence, "a tensor, as planned", "none")),
+    }
+}
+
+/// Checks a tensor of this type and shape that must be contiguous, aligned to its elements.
+pub(crate) fn check_dense(name: &'static str, view: &TensorView<'_>, dtype: DType, shape: &[u64]) -> Result<()> {
+    view.expect(name, dtype, shape)?;
+    check_contiguous(name, view, dtype.bytes())
+}
+
+/// Query heads per KV head. `query_heads` comes with the name of its field.
+pub(crate) fn group_size(query_heads: (&'static str, u64), kv_heads: u64) -> Result<u64> {
+    let (name, heads) = query_heads;
+    if kv_heads == 0 {
+        return Err(Error::value("kv_heads", "at least 1", 0));
+    }
+    if heads == 0 || !heads.is_multiple_of(kv_heads) {
+        return Err(Error::value(name, format!("a positive multiple of the {kv_heads} KV heads"), heads));
+    }
+    Ok(heads / kv_heads)
 }

@@ -9,12 +9,12 @@ use bakewell_core::{Buffer, LaunchConfig, Operation, Result, Runtime, Stream};
 
 /// A checked, loaded and encoded call. [`Bound::launch`] only enqueues it.
 ///
-/// Keeps the workspace that it allocated; `'a` ties it to the tensors. A plan's workspace serves one launch at a time:
+/// Keeps the device memory that it allocated; `'a` ties it to the tensors. A workspace serves one launch at a time:
 /// launches of one binding on different streams must not overlap.
 pub struct Bound<'a> {
     operation: Operation,
     work: Work<'a>,
-    _workspace: Option<Buffer>,
+    _buffers: Vec<Arc<Buffer>>,
     _tensors: PhantomData<&'a ()>,
 }
 
@@ -42,14 +42,14 @@ impl<'a> Bound<'a> {
         operation: Operation,
         runtime: Arc<dyn Runtime>,
         launches: Vec<KernelLaunch>,
-        workspace: Option<Buffer>,
+        buffers: Vec<Arc<Buffer>>,
     ) -> Bound<'a> {
-        Bound { operation, work: Work::Kernels(runtime, launches), _workspace: workspace, _tensors: PhantomData }
+        Bound { operation, work: Work::Kernels(runtime, launches), _buffers: buffers, _tensors: PhantomData }
     }
 
     #[cfg(feature = "reference")]
     pub(crate) fn host(operation: Operation, work: HostWork<'a>) -> Bound<'a> {
-        Bound { operation, work: Work::Host(work), _workspace: None, _tensors: PhantomData }
+        Bound { operation, work: Work::Host(work), _buffers: Vec::new(), _tensors: PhantomData }
     }
 
     /// Enqueues the work on a stream. On a GPU it allocates nothing, waits for nothing, and may be captured in a graph.

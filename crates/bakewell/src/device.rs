@@ -13,6 +13,7 @@ use bakewell_core::{Arch, Buffer, Error, Memory, Program, Result, Runtime, Strea
 use bakewell_reference::HostMemory;
 
 use crate::architectures::{self, Compiled};
+use crate::plan::{Plan, Problem};
 
 /// Something that runs the operations. Clones are the same device.
 #[derive(Clone)]
@@ -27,18 +28,6 @@ pub(crate) enum Engine {
     Reference(Arc<HostMemory>),
     /// Compiled programs on a GPU or the emulator.
     Programs(Arc<Programs>),
-}
-
-/// A problem of some operation: plain data that can be planned.
-pub trait Problem {
-    /// What planning gives.
-    type Plan;
-
-    /// Plans this problem on a device.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for a problem that breaks the contract, [`Error::NoProgram`] for one that no program serves.
-    fn plan(&self, device: &Device) -> Result<Self::Plan>;
 }
 
 /// A runtime and the programs of its architecture. The capability of the device is looked up once, here.
@@ -146,9 +135,9 @@ impl Device {
     /// Plans a problem of any operation: a pure decision, reusable, that allocates and loads nothing.
     ///
     /// # Errors
-    /// As [`Problem::plan`].
-    pub fn plan<P: Problem>(&self, problem: &P) -> Result<P::Plan> {
-        problem.plan(self)
+    /// [`Error::Argument`] for a problem that breaks the contract, [`Error::NoProgram`] for one that no program serves.
+    pub fn plan<P: Problem>(&self, problem: &P) -> Result<Plan<P>> {
+        Plan::new(problem, self)
     }
 
     /// `cuda:0`, `emulated:sm110`, `reference`.

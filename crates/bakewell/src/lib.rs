@@ -10,7 +10,10 @@
 //! | [`device`] | devices, their names, memory on them |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
-//! | [`bound`] | what a plan becomes once it has its tensors |
+//! | [`plan`] | from a problem to a launch: what every operation shares |
+//! | [`arguments`] | the tensors of a call, and the checks on them |
+//! | [`binder`] | what an operation puts its launches into |
+//! | [`bound`] | a plan with its tensors, ready to be enqueued |
 //! | [`workspace`] | device memory that a plan needs besides the tensors |
 //! | [`architectures`] | architectures compiled in, their programs and evidence |
 //!
@@ -52,13 +55,16 @@
 
 #![forbid(unsafe_code)]
 
-mod arguments;
-
 pub mod architectures;
+pub mod arguments;
+pub mod binder;
 pub mod bound;
 pub mod device;
 pub mod gqa_decode;
+#[cfg(feature = "reference")]
+mod host_tensors;
 pub mod nvfp4_context;
+pub mod plan;
 pub mod workspace;
 
 pub use bakewell_core::architecture::Library;
@@ -67,7 +73,8 @@ pub use bakewell_core::{
     TensorView, arch, architecture, error, program, route, runtime, schedule, tensor_map,
 };
 pub use bound::Bound;
-pub use device::{Device, DeviceName, Problem};
+pub use device::{Device, DeviceName};
+pub use plan::{Plan, Problem};
 
 #[cfg(feature = "cuda")]
 pub use bakewell_cuda as cuda;

@@ -53,7 +53,7 @@ fn binding_loads_once_and_zeroes_the_counters_and_a_launch_only_launches() {
     let completed = decision.workspace.region("completed").expect("partials need counters");
     let bound = setup.plan.bind(setup.args()).unwrap();
     match setup.recording.take_calls().as_slice() {
-        [Call::Load(program), Call::Allocate(bytes), Call::Fill(_, 0, zeroed)] => {
+        [Call::Allocate(bytes), Call::Fill(_, 0, zeroed), Call::Load(program)] => {
             assert_eq!(*program, decision.program());
             assert_eq!((*bytes, *zeroed), (decision.workspace.bytes, 3 * 8 * 4));
             assert_eq!(*zeroed, completed.bytes);
@@ -84,7 +84,7 @@ fn the_parameter_block_says_what_was_bound() {
     let decision = setup.plan.decision().unwrap().clone();
     let bound = setup.plan.bind(setup.args()).unwrap();
     let calls = setup.recording.take_calls();
-    let Some(Call::Fill(counters, ..)) = calls.last() else { panic!("{calls:?}") };
+    let [Call::Allocate(_), Call::Fill(counters, ..), Call::Load(_)] = calls.as_slice() else { panic!("{calls:?}") };
     bound.launch(Stream::DEFAULT).unwrap();
     let calls = setup.recording.take_calls();
     let [Call::Launch(_, _, params, _)] = calls.as_slice() else { panic!("{calls:?}") };
@@ -116,7 +116,7 @@ fn a_workspace_of_the_caller_is_used_and_never_grown() {
     let view = workspace.view(DType::U8, &[workspace.bytes()]).unwrap();
     let bound = setup.plan.bind(GqaDecodeArgs { workspace: Some(view), ..setup.args() }).unwrap();
     let calls = setup.recording.take_calls();
-    assert!(matches!(calls.as_slice(), [Call::Load(_), Call::Fill(..)]), "{calls:?}");
+    assert!(matches!(calls.as_slice(), [Call::Fill(..), Call::Load(_)]), "{calls:?}");
     bound.launch(Stream::DEFAULT).unwrap();
     let calls = setup.recording.take_calls();
     let [Call::Launch(_, _, params, _)] = calls.as_slice() else { panic!("{calls:?}") };
@@ -147,7 +147,7 @@ fn a_failure_at_any_call_is_an_error_and_leaks_nothing() {
         match result {
             Err(Error::Driver { call: "injected", .. }) => assert!(n < 4, "call {n}"),
             Err(other) => panic!("call {n}: {other}"),
-            // Load, allocate, fill, launch; the fifth call is the free, which cannot fail.
+            // Allocate, fill, load, launch; the fifth call is the free, which cannot fail.
             Ok(()) => {
                 assert_eq!(n, 4);
                 break;

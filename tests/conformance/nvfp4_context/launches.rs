@@ -17,11 +17,9 @@ fn binding_encodes_loads_and_zeroes_and_a_launch_only_launches() {
     recording.take_calls();
     let bound = staged.bind().unwrap();
     let calls = recording.take_calls();
-    assert_eq!(calls[0], Call::Load(decision.program()));
-    assert!(matches!(calls[1], Call::Fill(_, 0, bytes) if bytes == completed), "{calls:?}");
-    let maps: Vec<_> = calls[2..].iter().collect();
-    let encoded = ["q", "k_packed", "v_packed", "k_scale", "v_scale"].map(Call::EncodeTensorMap);
-    assert_eq!(maps, encoded.iter().collect::<Vec<_>>());
+    let [Call::Fill(_, 0, bytes), maps @ .., Call::Load(program)] = calls.as_slice() else { panic!("{calls:?}") };
+    assert_eq!((*bytes, program), (completed, &decision.program()));
+    assert_eq!(maps, ["q", "k_packed", "v_packed", "k_scale", "v_scale"].map(Call::EncodeTensorMap));
     for _ in 0..2 {
         bound.launch(Stream::DEFAULT).unwrap();
         match recording.take_calls().as_slice() {

@@ -9,6 +9,7 @@ use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode as Schedule, facts};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
 use super::GqaDecode;
+use crate::plan::describe;
 use crate::workspace::WorkspaceLayout;
 
 /// What a plan is: everything about a launch but the tensors.
@@ -39,14 +40,8 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.launch {
-            Some(launch) => write!(f, "{}: {launch}, splits {}, {}", self.program(), self.splits, self.workspace)?,
-            None => write!(f, "{}: empty, launches nothing", self.program())?,
-        }
-        match self.copies.as_slice() {
-            [] => f.write_str(", no copies"),
-            copies => write!(f, ", copies {}", copies.join(", ")),
-        }
+        let details = format_args!("splits {}", self.splits);
+        describe(f, &self.program(), self.launch.as_ref(), details, &self.workspace, &self.copies)
     }
 }
 

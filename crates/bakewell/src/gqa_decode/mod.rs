@@ -16,13 +16,10 @@
 //! request of length 0 gives zeros and log-sum-exp -inf. Cache slots at or past the length may hold anything, NaN
 //! included. The same inputs give the same bits; the plan depends on sizes, the architecture and its SM count only.
 //!
-//! | module | subject |
-//! |---|---|
-//! | [`mod@decide`] | the pure planner: route, splits, geometry, workspace |
-//! | [`plan`] | a decision on a device; from tensors to a launch |
+//! [`mod@decide`] is the pure planner: route, splits, geometry, workspace.
 
+mod call;
 pub mod decide;
-pub mod plan;
 #[cfg(feature = "reference")]
 mod reference;
 
@@ -31,8 +28,13 @@ use bakewell_core::schedule::gqa_decode::REQUESTABLE_SPLITS;
 use bakewell_core::{DType, Dims, Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::arguments::group_size;
+
+pub use call::GqaDecodeArgs;
 pub use decide::{Decision, Verdict, consider, decide};
-pub use plan::{GqaDecodeArgs, Plan};
+
+/// A planned problem on a device.
+pub type Plan = crate::Plan<GqaDecode>;
 
 /// A problem: sizes, element type, and what is wanted. The default is the shape of an 8B model in f16 with one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,14 +102,7 @@ impl GqaDecode {
     /// # Errors
     /// As [`GqaDecode::validate`].
     pub fn group_size(&self) -> Result<u64> {
-        if self.kv_heads == 0 {
-            return Err(Error::value("kv_heads", "at least 1", 0));
-        }
-        if self.query_heads == 0 || !self.query_heads.is_multiple_of(self.kv_heads) {
-            let expected = format!("a positive multiple of the {} KV heads", self.kv_heads);
-            return Err(Error::value("query_heads", expected, self.query_heads));
-        }
-        Ok(self.query_heads / self.kv_heads)
+        group_size(("query_heads", self.query_heads), self.kv_heads)
     }
 
     /// Checks what does not depend on a device.

@@ -8,6 +8,7 @@ use bakewell_core::schedule::nvfp4_context::{BLOCK_KEYS, Choice, HALVES, HEAD_DI
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
 use super::Nvfp4Context;
+use crate::plan::describe;
 use crate::workspace::WorkspaceLayout;
 
 /// What a plan is: everything about a launch but the tensors.
@@ -44,21 +45,8 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.launch {
-            Some(launch) => write!(
-                f,
-                "{}: {launch}, pack {}, splits {}, {}",
-                self.program(),
-                self.schedule.pack,
-                self.splits,
-                self.workspace
-            )?,
-            None => write!(f, "{}: empty, launches nothing", self.program())?,
-        }
-        match self.copies.as_slice() {
-            [] => f.write_str(", no copies"),
-            copies => write!(f, ", copies {}", copies.join(", ")),
-        }
+        let details = format_args!("pack {}, splits {}", self.schedule.pack, self.splits);
+        describe(f, &self.program(), self.launch.as_ref(), details, &self.workspace, &self.copies)
     }
 }
 

@@ -28,13 +28,10 @@
 //! Without split, the same inputs give the same bytes on every architecture's schedules, for any ring depth, SM count,
 //! page order and batch. A split adds the order of the splits, which the plan fixes.
 //!
-//! | module | subject |
-//! |---|---|
-//! | [`mod@decide`] | the pure planner: pack, splits, geometry, workspace |
-//! | [`plan`] | a decision on a device; from tensors to a launch |
+//! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace.
 
+mod call;
 pub mod decide;
-pub mod plan;
 #[cfg(feature = "reference")]
 mod reference;
 mod tensors;
@@ -44,8 +41,13 @@ use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, PAGE_TOKENS, SCALE_GROUP}
 use bakewell_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::arguments::group_size;
+
+pub use call::{Nvfp4ContextArgs, Scale};
 pub use decide::{Decision, decide};
-pub use plan::{Nvfp4ContextArgs, Plan, Scale};
+
+/// A planned problem on a device.
+pub type Plan = crate::Plan<Nvfp4Context>;
 
 /// Order of the dimensions of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -173,14 +175,7 @@ impl Nvfp4Context {
     /// # Errors
     /// As [`Nvfp4Context::validate`].
     pub fn group_size(&self) -> Result<u64> {
-        if self.kv_heads == 0 {
-            return Err(Error::value("kv_heads", "at least 1", 0));
-        }
-        if self.q_heads == 0 || !self.q_heads.is_multiple_of(self.kv_heads) {
-            let expected = format!("a positive multiple of the {} KV heads", self.kv_heads);
-            return Err(Error::value("q_heads", expected, self.q_heads));
-        }
-        Ok(self.q_heads / self.kv_heads)
+        group_size(("q_heads", self.q_heads), self.kv_heads)
     }
 
     /// Checks what does not depend on a device.

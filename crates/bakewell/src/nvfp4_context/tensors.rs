@@ -3,21 +3,16 @@
 use bakewell_core::error::Property;
 use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, Nvfp4Context as Schedule, PAGE_TOKENS};
 use bakewell_core::tensor_map::{MapType, Swizzle, TensorMapRequest};
-use bakewell_core::{DType, Error, Memory, Result, TensorView};
+use bakewell_core::{DType, Error, Result, TensorView};
 
 use super::{Nvfp4Context, Nvfp4ContextArgs, Scale};
-use crate::arguments::{Access, Argument, check_contiguous, check_placement, check_workspace};
+use crate::arguments::{check_contiguous, check_dense, check_optional};
 
 /// What the copy engine asks of addresses and strides, in bytes.
 const COPY_ALIGNMENT: u64 = 16;
 
 /// Checks every tensor against the problem.
-pub(super) fn check(
-    problem: &Nvfp4Context,
-    args: &Nvfp4ContextArgs<'_>,
-    workspace_bytes: u64,
-    memory: &dyn Memory,
-) -> Result<()> {
+pub(super) fn check(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
     bytes("q", &args.q, &problem.q_shape())?;
     copyable("q", &args.q, 1)?;
     for (name, view) in [("k_packed", &args.k_packed), ("v_packed", &args.v_packed)] {
@@ -33,43 +28,13 @@ pub(super) fn check(
         ("seq_lens_kv", &args.seq_lens_kv, problem.seq_lens_kv_shape()),
         ("cu_seqlens_q", &args.cu_seqlens_q, problem.cu_seqlens_q_shape()),
     ] {
-        view.expect(name, DType::I32, &shape)?;
-        check_contiguous(name, view, DType::I32.bytes())?;
+        check_dense(name, view, DType::I32, &shape)?;
     }
     bytes("out", &args.out, &problem.q_shape())?;
     check_contiguous("out", &args.out, COPY_ALIGNMENT)?;
-    optional("lse", &args.lse, problem.lse, &problem.lse_shape())?;
-    optional("sinks", &args.sinks, problem.sinks, &problem.sinks_shape())?;
-    check_scales(args)?;
-    if let Some(workspace) = &args.workspace {
-        check_workspace(workspace, workspace_bytes)?;
-    }
-    check_placement(memory, &arguments(args))
-}
-
-fn arguments<'v, 'a>(args: &'v Nvfp4ContextArgs<'a>) -> Vec<Argument<'v, 'a>> {
-    let read = |name, view| Argument { name, view, access: Access::Read };
-    let write = |name, view| Argument { name, view, access: Access::Write };
-    let mut arguments = vec![
-        read("q", &args.q),
-        read("k_packed", &args.k_packed),
-        read("v_packed", &args.v_packed),
-        read("k_scale", &args.k_scale),
-        read("v_scale", &args.v_scale),
-        read("page_table", &args.page_table),
-        read("seq_lens_kv", &args.seq_lens_kv),
-        read("cu_seqlens_q", &args.cu_seqlens_q),
-        write("out", &args.out),
-    ];
-    arguments.extend(args.lse.iter().map(|view| write("lse", view)));
-    arguments.extend(args.sinks.iter().map(|view| read("sinks", view)));
-    for (name, scale) in [("bmm1_scale", &args.bmm1_scale), ("bmm2_scale", &args.bmm2_scale)] {
-        if let Scale::Device(view) = scale {
-            arguments.push(read(name, view));
-        }
-    }
-    arguments.extend(args.workspace.iter().map(|view| write("workspace", view)));
-    arguments
+    check_optional("lse", args.lse.as_ref(), problem.lse, DType::F32, &problem.lse_shape())?;
+    check_optional("sinks", args.sinks.as_ref(), problem.sinks, DType::F32, &problem.sinks_shape())?;
+    check_scales(args)
 }
 
 /// Shape and type of an E4M3 tensor, which may also come as bytes.
@@ -126,18 +91,6 @@ fn check_table(problem: &Nvfp4Context, table: &TensorView<'_>) -> Result<()> {
     Ok(())
 }
 
-fn optional(name: &'static str, view: &Option<TensorView<'_>>, wanted: bool, shape: &[u64]) -> Result<()> {
-    match (view, wanted) {
-        (Some(view), true) => {
-            view.expect(name, DType::F32, shape)?;
-            check_contiguous(name, view, DType::F32.bytes())
-        }
-        (None, false) => Ok(()),
-        (Some(_), false) => Err(Error::argument(name, Property::Presence, "no tensor, as planned", "a tensor")),
-        (None, true) => Err(Error::argument(name, Property::Presence, "a tensor, as planned", "none")),
-    }
-}
-
 fn check_scales(args: &Nvfp4ContextArgs<'_>) -> Result<()> {
     match (&args.bmm1_scale, &args.bmm2_scale) {
         (Scale::Host(bmm1), Scale::Host(bmm2)) => {
@@ -151,8 +104,7 @@ fn check_scales(args: &Nvfp4ContextArgs<'_>) -> Result<()> {
         }
         (Scale::Device(bmm1), Scale::Device(bmm2)) => {
             for (name, view) in [("bmm1_scale", bmm1), ("bmm2_scale", bmm2)] {
-                view.expect(name, DType::F32, &[1])?;
-                check_contiguous(name, view, DType::F32.bytes())?;
+                check_dense(name, view, DType::F32, &[1])?;
             }
             Ok(())
         }

@@ -1,0 +1,174 @@
+//! The tensors of a call, and the launch made of them.
+
+#[cfg(feature = "reference")]
+use std::sync::Arc;
+
+use bakewell_core::params::ParamBlock;
+use bakewell_core::schedule::nvfp4_context::PARAMS;
+use bakewell_core::{Architecture, Operation, Result, TensorView};
+#[cfg(feature = "reference")]
+use bakewell_reference::HostMemory;
+
+use super::{Decision, Nvfp4Context, decide, tensors};
+use crate::arguments::{Argument, Arguments};
+use crate::binder::Binder;
+#[cfg(feature = "reference")]
+use crate::bound::HostWork;
+use crate::plan::{Problem, sealed::Sealed};
+use crate::workspace::WorkspaceLayout;
+
+/// A factor, known on the host or only on the device.
+#[derive(Clone, Copy, Debug)]
+pub enum Scale<'a> {
+    /// Its value.
+    Host(f32),
+    /// f32, one element, read when the work runs.
+    Device(TensorView<'a>),
+}
+
+impl<'a> Scale<'a> {
+    /// The host's value (0 without one) and the device's tensor.
+    fn split(self) -> (f32, Option<TensorView<'a>>) {
+        match self {
+            Scale::Host(value) => (value, None),
+            Scale::Device(view) => (0.0, Some(view)),
+        }
+    }
+}
+
+/// The tensors of a call; shapes as in the [module documentation](super).
+#[derive(Clone, Copy, Debug)]
+pub struct Nvfp4ContextArgs<'a> {
+    /// Queries.
+    pub q: TensorView<'a>,
+    /// Codes of K.
+    pub k_packed: TensorView<'a>,
+    /// Codes of V.
+    pub v_packed: TensorView<'a>,
+    /// Scales of K.
+    pub k_scale: TensorView<'a>,
+    /// Scales of V.
+    pub v_scale: TensorView<'a>,
+    /// Pages of each request.
+    pub page_table: TensorView<'a>,
+    /// Keys of each request.
+    pub seq_lens_kv: TensorView<'a>,
+    /// First query of each request, and the end.
+    pub cu_seqlens_q: TensorView<'a>,
+    /// Output; must not overlap any other tensor.
+    pub out: TensorView<'a>,
+    /// Log-sum-exp output; present exactly when the problem wants it.
+    pub lse: Option<TensorView<'a>>,
+    /// Sinks; present exactly when the problem has them.
+    pub sinks: Option<TensorView<'a>>,
+    /// Factor of the products; positive and finite.
+    pub bmm1_scale: Scale<'a>,
+    /// Factor of the output; finite. On the host or the device like the other.
+    pub bmm2_scale: Scale<'a>,
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None` lets the binding allocate it.
+    pub workspace: Option<TensorView<'a>>,
+}
+
+impl<'a> Arguments<'a> for Nvfp4ContextArgs<'a> {
+    fn tensors(&self) -> Vec<Argument<'_, 'a>> {
+        let mut tensors = vec![
+            Argument::read("q", &self.q),
+            Argument::read("k_packed", &self.k_packed),
+            Argument::read("v_packed", &self.v_packed),
+            Argument::read("k_scale", &self.k_scale),
+            Argument::read("v_scale", &self.v_scale),
+            Argument::read("page_table", &self.page_table),
+            Argument::read("seq_lens_kv", &self.seq_lens_kv),
+            Argument::read("cu_seqlens_q", &self.cu_seqlens_q),
+            Argument::write("out", &self.out),
+        ];
+        tensors.extend(self.lse.iter().map(|view| Argument::write("lse", view)));
+        tensors.extend(self.sinks.iter().map(|view| Argument::read("sinks", view)));
+        for (name, scale) in [("bmm1_scale", &self.bmm1_scale), ("bmm2_scale", &self.bmm2_scale)] {
+            if let Scale::Device(view) = scale {
+                tensors.push(Argument::read(name, view));
+            }
+        }
+        tensors
+    }
+
+    fn workspace(&self) -> Option<&TensorView<'a>> {
+        self.workspace.as_ref()
+    }
+}
+
+impl Sealed for Nvfp4Context {}
+
+impl Problem for Nvfp4Context {
+    const OPERATION: Operation = Operation::Nvfp4Context;
+    type Decision = Decision;
+    type Args<'a> = Nvfp4ContextArgs<'a>;
+
+    fn validate(&self) -> Result<()> {
+        self.validate()
+    }
+
+    fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
+        decide(self, architecture, sm_count)
+    }
+
+    fn workspace(decision: &Decision) -> &WorkspaceLayout {
+        &decision.workspace
+    }
+
+    fn check(&self, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
+        tensors::check(self, args)
+    }
+
+    fn bind(&self, decision: &Decision, args: &Nvfp4ContextArgs<'_>, binder: &mut Binder<'_>) -> Result<()> {
+        let Some(config) = decision.launch else { return Ok(()) };
+        binder.clear_region("completed")?;
+        let params = params(self, decision, args, binder)?;
+        binder.launch(decision.schedule, config, params)
+    }
+
+    #[cfg(feature = "reference")]
+    fn bind_reference<'a>(&self, memory: Arc<HostMemory>, args: Self::Args<'a>) -> Result<HostWork<'a>> {
+        let problem = self.clone();
+        Ok(Box::new(move || super::reference::run(&problem, &memory, &args)))
+    }
+}
+
+fn params(
+    problem: &Nvfp4Context,
+    decision: &Decision,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<Vec<u8>> {
+    let mut block = ParamBlock::new(PARAMS);
+    for (field, tensor, request) in tensors::maps(problem, decision.schedule, args) {
+        block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
+    }
+    let address = |view: Option<TensorView<'_>>| view.map_or(0, |view| view.address());
+    let ((bmm1, bmm1_device), (bmm2, bmm2_device)) = (args.bmm1_scale.split(), args.bmm2_scale.split());
+    block
+        .pointer("page_table", args.page_table.address())?
+        .pointer("seq_lens_kv", args.seq_lens_kv.address())?
+        .pointer("cu_seqlens_q", args.cu_seqlens_q.address())?
+        .pointer("out", args.out.address())?
+        .pointer("lse", address(args.lse))?
+        .pointer("sinks", address(args.sinks))?
+        .pointer("bmm1_device", address(bmm1_device))?
+        .pointer("bmm2_device", address(bmm2_device))?;
+    for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
+        block.pointer(region, binder.region(region))?;
+    }
+    block
+        .u64("page_table_stride", args.page_table.strides()[0])?
+        .f32("bmm1_scale", bmm1)?
+        .f32("bmm2_scale", bmm2)?
+        // Below 2^30 by `validate`.
+        .u32("q_heads", problem.q_heads as u32)?
+        .u32("heads_per_kv", problem.group_size()? as u32)?
+        .u32("units_per_request", decision.units_per_request)?
+        .u32("units", decision.units)?
+        .u32("m_blocks", decision.m_blocks)?
+        .u32("splits", decision.splits)?
+        .u32("work_items", decision.work_items)?;
+    block.finish()
+}
