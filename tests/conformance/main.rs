@@ -3,4 +3,5 @@
 mod devices;
 mod gqa_decode;
 mod nvfp4_context;
+mod nvfp4_pre_attention;
 mod programs;

@@ -84,6 +84,7 @@ mod tests {
     use bakewell_core::architecture::Table;
     use bakewell_core::program::{Artifact, Embedded, EvidenceFile, Manifest, ProgramRecord, Sha256Hex};
     use bakewell_core::schedule::gqa_decode::GqaDecode;
+    use bakewell_core::schedule::nvfp4_pre_attention::Tables;
 
     use super::*;
 
@@ -117,6 +118,7 @@ mod tests {
             embedded: vec![embedded].leak(),
             gqa_decode: Table { schedules: &[SCHEDULE], routes: &[] },
             nvfp4_context: Table { schedules: &[], routes: &[] },
+            nvfp4_pre_attention: Tables::NONE,
         })))
     }
 

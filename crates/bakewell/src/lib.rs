@@ -70,7 +70,7 @@ pub mod workspace;
 pub use bakewell_core::architecture::Library;
 pub use bakewell_core::{
     Arch, Architecture, Buffer, DType, Dims, Error, LaunchConfig, Memory, Operation, Program, Result, Runtime, Stream,
-    TensorView, arch, architecture, error, program, route, runtime, schedule, tensor_map,
+    TensorView, arch, architecture, error, params, program, route, runtime, schedule, tensor_map,
 };
 pub use bound::Bound;
 pub use device::{Device, DeviceName};

@@ -13,6 +13,7 @@
 //! | [`random`] | reproducible random numbers |
 //! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
 //! | [`nvfp4_context`] | inputs, runs, references and gates of NVFP4 paged-context attention |
+//! | [`nvfp4_pre_attention`] | goldens and single stages of NVFP4 pre-attention |
 //!
 //! ```
 //! use bakewell_conformance::compare::{Tolerance, compare};
@@ -33,6 +34,7 @@ pub mod file;
 pub mod gqa_decode;
 mod guarded;
 pub mod nvfp4_context;
+pub mod nvfp4_pre_attention;
 pub mod random;
 pub mod tensor;
 

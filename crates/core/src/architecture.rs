@@ -5,6 +5,7 @@ use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::schedule::gqa_decode::{self, GqaDecode};
 use crate::schedule::nvfp4_context::{self, Nvfp4Context};
+use crate::schedule::nvfp4_pre_attention;
 use crate::{Arch, Error, Operation, Result};
 
 /// The static content of an architecture crate.
@@ -22,9 +23,11 @@ pub struct Architecture {
     pub gqa_decode: Table<GqaDecode, gqa_decode::Choice>,
     /// Paged-context attention over an NVFP4 cache.
     pub nvfp4_context: Table<Nvfp4Context, nvfp4_context::Choice>,
+    /// Norm, modulation, quantisation and the fused NVFP4 QKV GEMM.
+    pub nvfp4_pre_attention: nvfp4_pre_attention::Tables,
 }
 
-/// Schedules and routes of one operation on one architecture.
+/// Schedules and routes of one operation, or of one of its kernels, on one architecture.
 #[derive(Debug)]
 pub struct Table<S: 'static, C: 'static> {
     /// Every compiled schedule.
@@ -38,7 +41,7 @@ impl Architecture {
     pub fn schedules(&self) -> Vec<&dyn Schedule> {
         let gqa_decode = self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule);
         let nvfp4_context = self.nvfp4_context.schedules.iter().map(|schedule| schedule as &dyn Schedule);
-        gqa_decode.chain(nvfp4_context).collect()
+        gqa_decode.chain(nvfp4_context).chain(self.nvfp4_pre_attention.schedules()).collect()
     }
 }
 

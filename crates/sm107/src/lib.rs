@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
+//! | [`nvfp4_pre_attention`] | norm, modulation, quantisation and the fused NVFP4 QKV GEMM |
 //!
 //! ```
 //! use bakewell_core::Arch;
@@ -23,6 +24,7 @@ use bakewell_core::{Arch, Architecture};
 
 pub mod gqa_decode;
 pub mod nvfp4_context;
+pub mod nvfp4_pre_attention;
 
 #[cfg(feature = "programs")]
 mod programs;
@@ -44,4 +46,5 @@ pub static ARCHITECTURE: Architecture = Architecture {
     embedded: programs::EMBEDDED,
     gqa_decode: Table { schedules: gqa_decode::SCHEDULES, routes: gqa_decode::ROUTES },
     nvfp4_context: Table { schedules: nvfp4_context::SCHEDULES, routes: nvfp4_context::ROUTES },
+    nvfp4_pre_attention: nvfp4_pre_attention::TABLES,
 };

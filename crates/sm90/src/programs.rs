@@ -474,4 +474,16 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/nvfp4_context-paged_k7_g8_split.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k7_g8_split.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "norm",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-norm.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-norm.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "norm_h5376",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.cubin.zst"),
+    },
 ];

@@ -4,6 +4,7 @@ use bakewell::architecture::Table;
 use bakewell::error::Property;
 use bakewell::nvfp4_context::decide::decide;
 use bakewell::nvfp4_context::{CacheLayout, Nvfp4Context, Nvfp4ContextArgs, Plan, Scale};
+use bakewell::schedule::nvfp4_pre_attention::Tables;
 use bakewell::{Arch, Architecture, Buffer, DType, Device, Error, TensorView};
 use bakewell_tests::recording::{Call, RecordingRuntime};
 
@@ -425,6 +426,7 @@ fn an_architecture_without_programs() {
         embedded: &[],
         gqa_decode: Table { schedules: &[], routes: &[] },
         nvfp4_context: Table { schedules: &[], routes: &[] },
+        nvfp4_pre_attention: Tables::NONE,
     };
     let error = decide(&problem(), &NOTHING, 148).unwrap_err();
     assert!(matches!(error, Error::NoProgram { arch: Arch::Sm100, .. }), "{error}");

@@ -6,6 +6,7 @@
 
 pub mod gqa_decode;
 pub mod nvfp4_context;
+pub mod nvfp4_pre_attention;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,44 @@
+//! Schedules of NVFP4 pre-attention: a norm kernel, then a GEMM with its epilogue.
+//!
+//! | module | kernel |
+//! |---|---|
+//! | [`norm`] | RMSNorm, modulation and quantisation of the hidden states; one source for every architecture |
+
+pub mod norm;
+
+use super::Schedule;
+use crate::architecture::Table;
+use norm::Norm;
+
+/// Elements that share a scale factor.
+pub const SCALE_GROUP: u32 = 16;
+/// Rows of a tile of scale factors.
+pub const SCALE_TILE_ROWS: u32 = 128;
+/// Bytes of a tile of scale factors: 128 rows, four groups.
+pub const SCALE_TILE_BYTES: u32 = 512;
+
+/// What a route chooses: a schedule by name.
+///
+/// Facts that routes may bound: `tokens`, `hidden`, `heads`, `destinations`, `sm_count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The schedule's `name`.
+    pub schedule: &'static str,
+}
+
+/// Schedules and routes of both kernels on one architecture. A family that the architecture lacks is empty.
+#[derive(Debug)]
+pub struct Tables {
+    /// The first kernel.
+    pub norm: Table<Norm, Choice>,
+}
+
+impl Tables {
+    /// No schedule at all.
+    pub const NONE: Tables = Tables { norm: Table { schedules: &[], routes: &[] } };
+
+    /// Every schedule of both kernels.
+    pub fn schedules(&self) -> impl Iterator<Item = &dyn Schedule> {
+        self.norm.schedules.iter().map(|schedule| schedule as &dyn Schedule)
+    }
+}

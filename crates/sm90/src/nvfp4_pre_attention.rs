@@ -1,0 +1,12 @@
+//! NVFP4 pre-attention on sm90.
+
+use bakewell_core::architecture::Table;
+use bakewell_core::schedule::nvfp4_pre_attention::Tables;
+use bakewell_core::schedule::nvfp4_pre_attention::norm::{Norm, ROUTES as NORM_ROUTES};
+
+/// Schedules of the norm kernel. Hopper has no conversion to E2M1.
+const NORMS: &[Norm] =
+    &[Norm { e2m1_instruction: false, ..Norm::ANY }, Norm { e2m1_instruction: false, ..Norm::H5376 }];
+
+/// Schedules and routes of both kernels.
+pub const TABLES: Tables = Tables { norm: Table { schedules: NORMS, routes: NORM_ROUTES } };

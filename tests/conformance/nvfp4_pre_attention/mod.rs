@@ -1,0 +1,3 @@
+//! NVFP4 pre-attention.
+
+mod norm;
