@@ -1,6 +1,7 @@
 //! Every operation on every engine present: against goldens, generated cases, and its own promises.
 
 mod devices;
+mod gdn;
 mod gqa_decode;
 mod nvfp4_context;
 mod nvfp4_pre_attention;

@@ -119,6 +119,7 @@ mod tests {
             gqa_decode: Table { schedules: &[SCHEDULE], routes: &[] },
             nvfp4_context: Table { schedules: &[], routes: &[] },
             nvfp4_pre_attention: Tables::NONE,
+            gdn: Table { schedules: &[], routes: &[] },
         })))
     }
 

@@ -3,6 +3,7 @@
 use crate::program::{Embedded, Evidence, EvidenceFile, Manifest, Program};
 use crate::route::Route;
 use crate::schedule::Schedule;
+use crate::schedule::gdn::{self, Gdn};
 use crate::schedule::gqa_decode::{self, GqaDecode};
 use crate::schedule::nvfp4_context::{self, Nvfp4Context};
 use crate::schedule::nvfp4_pre_attention;
@@ -25,6 +26,8 @@ pub struct Architecture {
     pub nvfp4_context: Table<Nvfp4Context, nvfp4_context::Choice>,
     /// Norm, modulation, quantisation and the fused NVFP4 QKV GEMM.
     pub nvfp4_pre_attention: nvfp4_pre_attention::Tables,
+    /// Chunked Gated DeltaNet training.
+    pub gdn: Table<Gdn, gdn::Choice>,
 }
 
 /// Schedules and routes of one operation, or of one of its kernels, on one architecture.
@@ -41,7 +44,8 @@ impl Architecture {
     pub fn schedules(&self) -> Vec<&dyn Schedule> {
         let gqa_decode = self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule);
         let nvfp4_context = self.nvfp4_context.schedules.iter().map(|schedule| schedule as &dyn Schedule);
-        gqa_decode.chain(nvfp4_context).chain(self.nvfp4_pre_attention.schedules()).collect()
+        let gdn = self.gdn.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        gqa_decode.chain(nvfp4_context).chain(self.nvfp4_pre_attention.schedules()).chain(gdn).collect()
     }
 }
 

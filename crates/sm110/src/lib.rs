@@ -6,6 +6,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`gdn`] | chunked Gated DeltaNet training |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
 //! | [`nvfp4_pre_attention`] | norm, modulation, quantisation and the fused NVFP4 QKV GEMM |
@@ -22,6 +23,7 @@
 use bakewell_core::architecture::Table;
 use bakewell_core::{Arch, Architecture};
 
+pub mod gdn;
 pub mod gqa_decode;
 pub mod nvfp4_context;
 pub mod nvfp4_pre_attention;
@@ -47,4 +49,5 @@ pub static ARCHITECTURE: Architecture = Architecture {
     gqa_decode: Table { schedules: gqa_decode::SCHEDULES, routes: gqa_decode::ROUTES },
     nvfp4_context: Table { schedules: nvfp4_context::SCHEDULES, routes: nvfp4_context::ROUTES },
     nvfp4_pre_attention: nvfp4_pre_attention::TABLES,
+    gdn: Table { schedules: gdn::SCHEDULES, routes: gdn::ROUTES },
 };

@@ -486,4 +486,10 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "prepare",
+        ptx: include_bytes!("../programs/gdn-prepare.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-prepare.cubin.zst"),
+    },
 ];

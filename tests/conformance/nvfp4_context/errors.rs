@@ -427,6 +427,7 @@ fn an_architecture_without_programs() {
         gqa_decode: Table { schedules: &[], routes: &[] },
         nvfp4_context: Table { schedules: &[], routes: &[] },
         nvfp4_pre_attention: Tables::NONE,
+        gdn: Table { schedules: &[], routes: &[] },
     };
     let error = decide(&problem(), &NOTHING, 148).unwrap_err();
     assert!(matches!(error, Error::NoProgram { arch: Arch::Sm100, .. }), "{error}");

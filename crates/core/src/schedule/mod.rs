@@ -4,6 +4,7 @@
 //! renders [`Schedule::facts`] and [`Schedule::budgets`] as a C++ `struct Schedule` and compiles the
 //! operation's kernel with it. A field has one spelling in Rust, C++, manifest and documentation.
 
+pub mod gdn;
 pub mod gqa_decode;
 pub mod nvfp4_context;
 pub mod nvfp4_pre_attention;

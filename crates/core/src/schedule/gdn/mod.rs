@@ -1,0 +1,283 @@
+//! Schedules of chunked Gated DeltaNet training.
+//!
+//! A call is a sequence of stages, one program each. All stages share the tables of this module: [`Chunk`], [`Segment`]
+//! and [`Sequence`] are built on the host and uploaded, or by the stage `tables` from device offsets.
+//!
+//! | module | stage |
+//! |---|---|
+//! | [`prepare`] | row norms, gate prefix, inverse of a chunk |
+//! | [`scan`] | forward over the chunks of a segment: output, states; also segments from zero and from the identity |
+//! | [`compose`] | start states of the segments of a sequence, either direction |
+//! | [`adjoint`] | backward over the chunks of a segment |
+//! | [`tail`] | gradients of a chunk |
+//! | [`tables`] | the tables from offsets on the device |
+
+pub mod adjoint;
+pub mod compose;
+pub mod prepare;
+pub mod scan;
+pub mod tables;
+pub mod tail;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Budgets, Fact, Schedule};
+use crate::Operation;
+use crate::params::{ParamField, ParamKind, ParamLayout};
+
+/// Tokens of a chunk.
+pub const CHUNK_TOKENS: u32 = 64;
+/// Elements of a key, and of a value.
+pub const HEAD_DIM: u32 = 128;
+
+/// Rows of one chunk in the tables. Chunks never cross a sequence; a sequence's last one may be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Chunk {
+    /// Row of its first token in `q`, `k`, `v`, ...
+    pub first_token: u32,
+    /// Tokens, at most [`CHUNK_TOKENS`]; 0 in a padding entry.
+    pub tokens: u32,
+    /// Sequence; -1 in a padding entry.
+    pub sequence: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Neighbouring chunks that one CTA scans. An empty sequence is one segment of no chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// Index of its first chunk in the table of chunks.
+    pub first_chunk: u32,
+    /// Chunks.
+    pub chunks: u32,
+    /// Sequence; -1 in a padding entry.
+    pub sequence: i32,
+    /// Position among the segments of its sequence.
+    pub index: u32,
+}
+
+/// The segments of one sequence: neighbours in the table of segments, in the order of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sequence {
+    /// Index of its first segment.
+    pub first_segment: u32,
+    /// Segments, at least 1.
+    pub segments: u32,
+}
+
+impl Chunk {
+    /// Bytes of an entry.
+    pub const BYTES: u64 = 16;
+
+    /// A padding entry: every kernel passes over it.
+    pub const PADDING: Chunk = Chunk { first_token: 0, tokens: 0, sequence: -1, reserved: 0 };
+
+    /// The entry as the kernels read it.
+    pub fn to_bytes(self) -> [u8; 16] {
+        words([self.first_token, self.tokens, self.sequence as u32, self.reserved])
+    }
+}
+
+impl Segment {
+    /// Bytes of an entry.
+    pub const BYTES: u64 = 16;
+
+    /// A padding entry: every kernel passes over it.
+    pub const PADDING: Segment = Segment { first_chunk: 0, chunks: 0, sequence: -1, index: 0 };
+
+    /// The entry as the kernels read it.
+    pub fn to_bytes(self) -> [u8; 16] {
+        words([self.first_chunk, self.chunks, self.sequence as u32, self.index])
+    }
+}
+
+impl Sequence {
+    /// Bytes of an entry.
+    pub const BYTES: u64 = 8;
+
+    /// The entry as the kernels read it.
+    pub fn to_bytes(self) -> [u8; 8] {
+        let [low, high] = [self.first_segment.to_le_bytes(), self.segments.to_le_bytes()];
+        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+    }
+}
+
+fn words(words: [u32; 4]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// What a program does in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Row norms, gate prefix, inverse.
+    Prepare,
+    /// Forward scan with output.
+    Scan,
+    /// Forward scan without output: states for a backward, or a segment's map for [`Stage::Compose`].
+    States,
+    /// Start states of segments.
+    Compose,
+    /// Backward scan.
+    Adjoint,
+    /// Gradients of a chunk.
+    Tail,
+    /// Tables from device offsets.
+    Tables,
+}
+
+/// How products are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// `mma.sync` on registers; every architecture.
+    Registers,
+    /// Hopper's warpgroup products.
+    Wgmma,
+}
+
+/// One compiled program of chunked Gated DeltaNet training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Gdn {
+    /// Name of the program: `prepare`, `scan_v64`.
+    pub name: &'static str,
+    /// What it does.
+    pub stage: Stage,
+    /// How.
+    pub engine: Engine,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Value columns of a CTA where several CTAs share a head; [`HEAD_DIM`] where one has all.
+    pub value_columns: u32,
+    /// CTAs that must fit one SM at once (register budget).
+    pub min_ctas_per_sm: u32,
+}
+
+impl Gdn {
+    /// Inverse of a chunk for every value head of a key head: a warp per 16 rows.
+    pub const PREPARE: Gdn = Gdn {
+        name: "prepare",
+        stage: Stage::Prepare,
+        engine: Engine::Registers,
+        threads: 128,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 4,
+    };
+
+    /// CTAs that share the value columns of a head.
+    pub const fn value_splits(&self) -> u32 {
+        HEAD_DIM / self.value_columns
+    }
+
+    /// Bytes of dynamic shared memory of a CTA. The kernel asserts the same sum.
+    pub const fn dynamic_shared_bytes(&self) -> u32 {
+        match self.stage {
+            Stage::Prepare => prepare::SHARED_BYTES,
+            Stage::Scan | Stage::States | Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Tables => 0,
+        }
+    }
+}
+
+impl Schedule for Gdn {
+    fn operation(&self) -> Operation {
+        Operation::Gdn
+    }
+
+    fn variant(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn source(&self) -> (&'static str, &'static str) {
+        match self.stage {
+            Stage::Prepare => ("gdn/prepare.cu", "gdn_prepare"),
+            Stage::Scan | Stage::States => ("gdn/scan.cu", "gdn_scan"),
+            Stage::Compose => ("gdn/compose.cu", "gdn_compose"),
+            Stage::Adjoint => ("gdn/adjoint.cu", "gdn_adjoint"),
+            Stage::Tail => ("gdn/tail.cu", "gdn_tail"),
+            Stage::Tables => ("gdn/tables.cu", "gdn_tables"),
+        }
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        vec![
+            Fact::int("threads", self.threads),
+            Fact::int("value_columns", self.value_columns),
+            Fact::bool("output", matches!(self.stage, Stage::Scan)),
+            Fact::int("min_ctas_per_sm", self.min_ctas_per_sm),
+        ]
+    }
+
+    fn budgets(&self) -> Budgets {
+        Budgets {
+            threads: self.threads,
+            dynamic_shared_bytes: self.dynamic_shared_bytes(),
+            barrier_bytes: 0,
+            tmem_columns: 0,
+        }
+    }
+
+    fn params(&self) -> ParamLayout {
+        match self.stage {
+            Stage::Prepare => prepare::PARAMS,
+            Stage::Scan | Stage::States => scan::PARAMS,
+            Stage::Compose => compose::PARAMS,
+            Stage::Adjoint => adjoint::PARAMS,
+            Stage::Tail => tail::PARAMS,
+            Stage::Tables => tables::PARAMS,
+        }
+    }
+
+    fn required_opcodes(&self) -> &'static [&'static str] {
+        match (self.engine, self.stage) {
+            (_, Stage::Tables) => &[],
+            (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
+            (Engine::Wgmma, _) => &["HGMMA"],
+        }
+    }
+}
+
+/// Facts that route tables may bound.
+pub mod facts {
+    use crate::route::FactName;
+
+    /// Tokens of all sequences.
+    pub const TOKENS: FactName = "tokens";
+    /// Sequences.
+    pub const SEQUENCES: FactName = "sequences";
+    /// Key heads.
+    pub const HEADS: FactName = "heads";
+    /// Value heads.
+    pub const VALUE_HEADS: FactName = "value_heads";
+    /// Streaming multiprocessors of the device.
+    pub const SM_COUNT: FactName = "sm_count";
+}
+
+/// What a route chooses: the engine of the scans. Segments and value splits follow from lengths, heads and SM count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Engine.
+    pub engine: Engine,
+}
+
+const fn pointer(name: &'static str) -> ParamField {
+    ParamField { name, kind: ParamKind::Pointer }
+}
+
+const fn u64(name: &'static str) -> ParamField {
+    ParamField { name, kind: ParamKind::U64 }
+}
+
+const fn u32(name: &'static str) -> ParamField {
+    ParamField { name, kind: ParamKind::U32 }
+}
+
+const fn f32(name: &'static str) -> ParamField {
+    ParamField { name, kind: ParamKind::F32 }
+}

@@ -1,0 +1,36 @@
+//! Stage `prepare`: what a chunk's scan and backward share and the state does not touch.
+//!
+//! Grid: `chunk_count * heads` CTAs in x, the key heads of a chunk neighbours. A CTA loops over the value heads of its key
+//! head. CTAs of padding chunks return at once.
+
+use super::{CHUNK_TOKENS, HEAD_DIM, pointer, u32, u64};
+use crate::params::ParamLayout;
+
+/// Fields of the parameter block. Shapes: see `kernels/gdn/prepare_params.cuh`.
+pub const PARAMS: ParamLayout = ParamLayout {
+    fields: &[
+        pointer("q"),
+        pointer("k"),
+        pointer("g"),
+        pointer("beta"),
+        pointer("chunks"),
+        pointer("rq"),
+        pointer("rk"),
+        pointer("gate"),
+        pointer("a"),
+        u64("q_token_stride"),
+        u64("q_head_stride"),
+        u64("k_token_stride"),
+        u64("k_head_stride"),
+        u64("g_token_stride"),
+        u64("beta_token_stride"),
+        u32("heads"),
+        u32("value_heads"),
+        u32("beta_bf16"),
+        u32("l2norm"),
+    ],
+};
+
+/// Bytes of dynamic shared memory: tiles of q and k, later 2 x 10 blocks of 16 x 24 floats, fewer bytes; the gates of
+/// each warp; 1 / norms of the keys.
+pub const SHARED_BYTES: u32 = 2 * CHUNK_TOKENS * HEAD_DIM * 2 + 4 * CHUNK_TOKENS * 4 + CHUNK_TOKENS * 4;

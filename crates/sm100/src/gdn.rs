@@ -1,0 +1,10 @@
+//! Chunked Gated DeltaNet training on sm100.
+
+use bakewell_core::route::Route;
+use bakewell_core::schedule::gdn::{Choice, Engine, Gdn};
+
+/// Every compiled schedule.
+pub const SCHEDULES: &[Gdn] = &[Gdn::PREPARE];
+
+/// Which engine serves which shapes; first match wins.
+pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { engine: Engine::Registers } }];

@@ -1,0 +1,4 @@
+//! Chunked Gated DeltaNet training.
+
+#[cfg(feature = "emulator")]
+mod stages;

@@ -1,0 +1,28 @@
+//! Every stage of its own, on the emulator: launched with a parameter block, its result compared with that of plain loops.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`inputs`] | cases, their tensors and tables |
+//! | [`model`] | the chunkwise algebra in f64, with every intermediate |
+//! | [`staged`] | tensors on a device, and the launches of stages |
+//! | [`forward`] | tests of the stages of a forward |
+
+mod forward;
+mod inputs;
+mod model;
+mod staged;
+
+use bakewell_conformance::compare::{Tolerance, compare};
+
+/// Holds values against what is wanted: rms of the error over rms of the wanted, and largest error over the peak.
+#[track_caller]
+fn check(what: &str, got: &[f64], want: &[f64], rms: f64, of_peak: f64) {
+    let tolerance = Tolerance { relative_l2: rms, absolute: 1e-6, of_peak };
+    let comparison = compare(&[want.len() as u64], got, want).unwrap_or_else(|error| panic!("{what}: {error}"));
+    println!("{what}: rms {:.1e}, largest {:.1e}", comparison.relative_l2, comparison.max_absolute / comparison.peak);
+    // An error no larger than 1e-6 passes whatever the norm: zeros wanted, zeros got.
+    if comparison.max_absolute > tolerance.absolute {
+        comparison.verdict(&tolerance).unwrap_or_else(|failure| panic!("{what}: {failure}"));
+    }
+    assert_eq!(comparison.special_mismatches, 0, "{what}: {:?}", comparison.first_special);
+}
