@@ -10,6 +10,8 @@
 //! | [`device`] | devices, their names, memory on them |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
+//! | [`nvfp4_pre_attention`] | norm, modulation, quantisation and the fused NVFP4 QKV GEMM |
+//! | [`nvfp4`] | NVFP4 tensors on the host: quantisation, its reverse, layout of scales |
 //! | [`plan`] | from a problem to a launch: what every operation shares |
 //! | [`arguments`] | the tensors of a call, and the checks on them |
 //! | [`binder`] | what an operation puts its launches into |
@@ -63,7 +65,9 @@ pub mod device;
 pub mod gqa_decode;
 #[cfg(feature = "reference")]
 mod host_tensors;
+pub mod nvfp4;
 pub mod nvfp4_context;
+pub mod nvfp4_pre_attention;
 pub mod plan;
 pub mod workspace;
 

@@ -13,7 +13,7 @@
 //! | [`random`] | reproducible random numbers |
 //! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
 //! | [`nvfp4_context`] | inputs, runs, references and gates of NVFP4 paged-context attention |
-//! | [`nvfp4_pre_attention`] | goldens and single stages of NVFP4 pre-attention |
+//! | [`nvfp4_pre_attention`] | inputs, goldens and single stages of NVFP4 pre-attention |
 //!
 //! ```
 //! use bakewell_conformance::compare::{Tolerance, compare};

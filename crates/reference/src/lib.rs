@@ -10,6 +10,7 @@
 //! | [`gdn`] | gated delta rule, forward and backward |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
+//! | [`nvfp4_pre_attention`] | norm, modulation, quantisation and the fused NVFP4 QKV GEMM |
 //! | [`small_float`] | E4M3 and E2M1 |
 //! | [`element`] | element types: to `f64` exactly, from `f64` with one rounding |
 //! | [`host_memory`] | an address space of host buffers |
@@ -34,6 +35,7 @@ pub mod gdn;
 pub mod gqa_decode;
 pub mod host_memory;
 pub mod nvfp4_context;
+pub mod nvfp4_pre_attention;
 pub mod small_float;
 
 pub use element::Element;

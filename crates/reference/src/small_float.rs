@@ -31,15 +31,18 @@ pub fn e4m3_from_f64(value: f64) -> u8 {
     if value.is_nan() {
         return E4M3_NAN;
     }
-    let magnitude = value.abs();
-    let code = (0..E4M3_MAX_CODE)
-        .find(|&code| {
-            // Positive codes are ordered like their values: stop at the first code whose upper midpoint is not passed.
-            let midpoint = (e4m3_to_f64(code) + e4m3_to_f64(code + 1)) / 2.0;
-            magnitude < midpoint || (magnitude == midpoint && code % 2 == 0)
-        })
-        .unwrap_or(E4M3_MAX_CODE);
+    let code = nearest(value.abs(), E4M3_MAX_CODE, e4m3_to_f64);
     code | (u8::from(value.is_sign_negative()) << 7)
+}
+
+/// Nearest code of a format with these magnitudes in ascending order, ties to the even code, saturating.
+fn nearest(magnitude: f64, largest: u8, value: impl Fn(u8) -> f64) -> u8 {
+    let below_midpoint = |&code: &u8| {
+        // Codes are ordered like their values: the first whose upper midpoint is not passed.
+        let midpoint = (value(code) + value(code + 1)) / 2.0;
+        magnitude < midpoint || (magnitude == midpoint && code % 2 == 0)
+    };
+    (0..largest).find(below_midpoint).unwrap_or(largest)
 }
 
 /// Value of an E2M1 code, the low four bits of `code`.
@@ -47,6 +50,11 @@ pub fn e2m1_to_f64(code: u8) -> f64 {
     const MAGNITUDES: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let magnitude = MAGNITUDES[usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Nearest E2M1 code, ties to the even code, saturating at ±6. The sign of zero is kept; NaN gives 7.
+pub fn e2m1_from_f64(value: f64) -> u8 {
+    nearest(value.abs(), 7, e2m1_to_f64) | (u8::from(value.is_sign_negative()) << 3)
 }
 
 /// The E4M3 byte of an NVFP4 element: code times scale, one rounding. A NaN scale gives NaN.
@@ -81,6 +89,23 @@ mod tests {
         assert_eq!(e4m3_from_f64(f64::NEG_INFINITY), 0xFE);
         assert_eq!((e4m3_from_f64(-0.0), e4m3_from_f64(0.0)), (0x80, 0));
         assert_eq!(e4m3_from_f64(f64::NAN), 0x7F);
+    }
+
+    #[test]
+    fn every_code_and_every_midpoint_between_two() {
+        for code in 0..16u8 {
+            assert_eq!(e2m1_from_f64(e2m1_to_f64(code)), code);
+        }
+        // The limits of each code on |v|, nearest even: [.25, .75, 1.25, 1.75, 2.5, 3.5, 5].
+        for (code, limit) in [(0u8, 0.25), (1, 0.75), (2, 1.25), (3, 1.75), (4, 2.5), (5, 3.5), (6, 5.0f32)] {
+            let even = code + code % 2;
+            for (value, expected) in [(limit, even), (limit.next_down(), code), (limit.next_up(), code + 1)] {
+                assert_eq!(e2m1_from_f64(value.into()), expected, "{value}");
+                assert_eq!(e2m1_from_f64((-value).into()), expected | 8, "-{value}");
+            }
+        }
+        assert_eq!((e2m1_from_f64(1e30), e2m1_from_f64(f64::NEG_INFINITY)), (7, 15));
+        assert_eq!((e2m1_from_f64(-0.0), e2m1_from_f64(-1e-30), e2m1_from_f64(0.0)), (8, 8, 0));
     }
 
     #[test]

@@ -1,3 +1,4 @@
 //! NVFP4 pre-attention.
 
 mod norm;
+mod stages;

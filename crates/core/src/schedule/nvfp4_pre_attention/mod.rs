@@ -6,16 +6,51 @@
 
 pub mod norm;
 
+use serde::{Deserialize, Serialize};
+
 use super::Schedule;
 use crate::architecture::Table;
 use norm::Norm;
 
+/// Elements of a head.
+pub const HEAD_DIM: u32 = 128;
+/// Head rows of a token and head: Q, K, V.
+pub const KINDS: u32 = 3;
 /// Elements that share a scale factor.
 pub const SCALE_GROUP: u32 = 16;
 /// Rows of a tile of scale factors.
 pub const SCALE_TILE_ROWS: u32 = 128;
 /// Bytes of a tile of scale factors: 128 rows, four groups.
 pub const SCALE_TILE_BYTES: u32 = 512;
+
+/// Format of the GEMM's results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputFormat {
+    /// E2M1 codes with an E4M3 scale per 16 elements.
+    #[default]
+    Nvfp4,
+    /// E4M3.
+    E4m3,
+}
+
+impl OutputFormat {
+    /// Bytes of a head row.
+    pub const fn row_bytes(self) -> u32 {
+        match self {
+            OutputFormat::Nvfp4 => HEAD_DIM / 2,
+            OutputFormat::E4m3 => HEAD_DIM,
+        }
+    }
+
+    /// Name in commands, files and schedules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OutputFormat::Nvfp4 => "nvfp4",
+            OutputFormat::E4m3 => "e4m3",
+        }
+    }
+}
 
 /// What a route chooses: a schedule by name.
 ///
