@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`device`] | devices, their names, memory on them |
 //! | [`gqa_decode`] | grouped-query decode attention |
+//! | [`gdn`] | Gated DeltaNet training, forward and backward |
 //! | [`nvfp4_context`] | paged-context attention over an NVFP4 cache |
 //! | [`nvfp4_pre_attention`] | norm, modulation, quantisation and the fused NVFP4 QKV GEMM |
 //! | [`nvfp4`] | NVFP4 tensors on the host: quantisation, its reverse, layout of scales |
@@ -62,6 +63,7 @@ pub mod arguments;
 pub mod binder;
 pub mod bound;
 pub mod device;
+pub mod gdn;
 pub mod gqa_decode;
 #[cfg(feature = "reference")]
 mod host_tensors;

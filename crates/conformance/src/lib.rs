@@ -11,6 +11,7 @@
 //! | [`mod@compare`] | comparison: special values, absolute, relative and norm error, worst element |
 //! | [`engines`] | the devices present, and why others are not |
 //! | [`random`] | reproducible random numbers |
+//! | [`gdn`] | inputs, runs, references and limits of Gated DeltaNet training |
 //! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
 //! | [`nvfp4_context`] | inputs, runs, references and gates of NVFP4 paged-context attention |
 //! | [`nvfp4_pre_attention`] | inputs, goldens and single stages of NVFP4 pre-attention |
@@ -31,6 +32,7 @@
 pub mod compare;
 pub mod engines;
 pub mod file;
+pub mod gdn;
 pub mod gqa_decode;
 mod guarded;
 pub mod nvfp4_context;

@@ -1,10 +1,11 @@
 //! Chunked Gated DeltaNet training on sm100.
 
 use bakewell_core::route::Route;
-use bakewell_core::schedule::gdn::{Choice, Engine, Gdn};
+use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn};
 
 /// Every compiled schedule.
 pub const SCHEDULES: &[Gdn] = &[Gdn::PREPARE];
 
 /// Which engine serves which shapes; first match wins.
-pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { engine: Engine::Registers } }];
+pub const ROUTES: &[Route<Choice>] = 
+    &[Route { when: &[], then: Choice { engine: Engine::Registers, costs: Costs::REGISTERS } }];

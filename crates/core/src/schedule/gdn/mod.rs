@@ -11,9 +11,11 @@
 //! | [`adjoint`] | backward over the chunks of a segment |
 //! | [`tail`] | gradients of a chunk |
 //! | [`tables`] | the tables from offsets on the device |
+//! | [`copy`] | a tensor that cannot be read in place, made contiguous |
 
 pub mod adjoint;
 pub mod compose;
+pub mod copy;
 pub mod prepare;
 pub mod scan;
 pub mod tables;
@@ -131,6 +133,8 @@ pub enum Stage {
     Tail,
     /// Tables from device offsets.
     Tables,
+    /// A tensor that cannot be read in place, made contiguous.
+    Copy,
 }
 
 /// How products are computed.
@@ -180,7 +184,13 @@ impl Gdn {
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
-            Stage::Scan | Stage::States | Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Tables => 0,
+            Stage::Scan
+            | Stage::States
+            | Stage::Compose
+            | Stage::Adjoint
+            | Stage::Tail
+            | Stage::Tables
+            | Stage::Copy => 0,
         }
     }
 }
@@ -202,6 +212,7 @@ impl Schedule for Gdn {
             Stage::Adjoint => ("gdn/adjoint.cu", "gdn_adjoint"),
             Stage::Tail => ("gdn/tail.cu", "gdn_tail"),
             Stage::Tables => ("gdn/tables.cu", "gdn_tables"),
+            Stage::Copy => ("gdn/copy.cu", "gdn_copy"),
         }
     }
 
@@ -231,12 +242,13 @@ impl Schedule for Gdn {
             Stage::Adjoint => adjoint::PARAMS,
             Stage::Tail => tail::PARAMS,
             Stage::Tables => tables::PARAMS,
+            Stage::Copy => copy::PARAMS,
         }
     }
 
     fn required_opcodes(&self) -> &'static [&'static str] {
         match (self.engine, self.stage) {
-            (_, Stage::Tables) => &[],
+            (_, Stage::Tables | Stage::Copy) => &[],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
             (Engine::Wgmma, _) => &["HGMMA"],
         }
@@ -259,11 +271,37 @@ pub mod facts {
     pub const SM_COUNT: FactName = "sm_count";
 }
 
-/// What a route chooses: the engine of the scans. Segments and value splits follow from lengths, heads and SM count.
+/// What a route chooses: the engine of the scans, and what to expect of it. Segments and value splits follow from
+/// lengths, heads and SM count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Engine.
     pub engine: Engine,
+    /// Times that whole sequences are weighed against segments with.
+    pub costs: Costs,
+}
+
+/// Times in nanoseconds, one CTA to an SM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// A chunk in a CTA of the forward scan: value columns of the CTA, time.
+    pub scan_steps: &'static [(u32, u32)],
+    /// A chunk in a CTA of the pre-scan.
+    pub prescan_step: u32,
+    /// One more start state to compose.
+    pub boundary: u32,
+    /// What the additional launches cost.
+    pub launches: u32,
+}
+
+impl Costs {
+    /// The engine of registers. Estimates until a device has said otherwise.
+    pub const REGISTERS: Costs = Costs {
+        scan_steps: &[(128, 4000), (64, 2000), (32, 1500)],
+        prescan_step: 2000,
+        boundary: 3000,
+        launches: 10_000,
+    };
 }
 
 const fn pointer(name: &'static str) -> ParamField {

@@ -1,0 +1,452 @@
+//! The pure planner: from problem, architecture and SM count to stages, geometry, tape and workspace.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bakewell_core::route::{Facts, choose};
+use bakewell_core::schedule::Schedule as _;
+use bakewell_core::schedule::gdn::{
+    CHUNK_TOKENS, Choice, Chunk, Engine, Gdn as Schedule, Segment, Sequence, Stage, facts,
+};
+use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
+
+use super::split::{Load, segment_chunks};
+use super::tables::Tables;
+use super::tape::Content;
+use super::{Gdn, Input};
+use crate::workspace::WorkspaceLayout;
+
+/// One of the two calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Outputs and final states.
+    Forward,
+    /// Gradients.
+    Backward,
+}
+
+impl Pass {
+    /// The inputs that the programs of a call read.
+    pub(super) const fn inputs(self) -> &'static [Input] {
+        match self {
+            Pass::Forward => &[Input::Q, Input::K, Input::V, Input::G, Input::Beta],
+            Pass::Backward => &[Input::Q, Input::K, Input::V, Input::Beta, Input::Do],
+        }
+    }
+}
+
+/// What a launch is for. One program may play several parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Copies an input that cannot be read in place.
+    Copy(Input),
+    /// Builds the tables from device offsets.
+    Tables,
+    /// Row norms, gate prefix, inverse of every chunk.
+    Prepare,
+    /// What every segment does to its start state.
+    PreScan,
+    /// Start states of segments.
+    Compose,
+    /// Outputs, and the states of the tape.
+    Scan,
+    /// The states of the tape again.
+    States,
+    /// What every segment does to the gradient of its final state.
+    AdjointPreScan,
+    /// Gradients of the final states of segments.
+    AdjointCompose,
+    /// Gradients of states.
+    Adjoint,
+    /// Gradients of the inputs.
+    Tail,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// What it is for.
+    pub role: Role,
+    /// Schedule of its program.
+    pub schedule: &'static Schedule,
+    /// Geometry.
+    pub config: LaunchConfig,
+}
+
+/// How tokens are divided, for both calls of a problem alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Division {
+    /// Entries of the chunk table.
+    pub chunks: u64,
+    /// Entries of the segment table.
+    pub segments: u64,
+    /// Sequences.
+    pub sequences: u64,
+    /// Longest segment in chunks; 0 for whole sequences.
+    pub segment_chunks: u64,
+    /// Whether any sequence may have more than one segment.
+    pub cut: bool,
+    /// The tables; `None` where the device builds them, into as many entries as its offsets may need.
+    pub tables: Option<Arc<Tables>>,
+}
+
+/// What a plan is: everything about a call but the tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Architecture of the programs.
+    pub arch: Arch,
+    /// Call.
+    pub pass: Pass,
+    /// Engine of the scans.
+    pub engine: Engine,
+    /// Chunks, segments, sequences.
+    pub division: Division,
+    /// Launches in order; none when there is nothing to write.
+    pub steps: Vec<Step>,
+    /// What identifies the tape.
+    pub content: Content,
+    /// The tape; empty for a forward that leaves none.
+    pub tape: WorkspaceLayout,
+    /// The workspace.
+    pub workspace: WorkspaceLayout,
+    /// Tensors that a launch copies.
+    pub copies: Vec<String>,
+}
+
+impl Decision {
+    /// Names of the programs in the order of their launches: `sm90/gdn-prepare`.
+    pub fn programs(&self) -> Vec<String> {
+        self.steps.iter().map(|step| self.program(step)).collect()
+    }
+
+    fn program(&self, step: &Step) -> String {
+        format!("{}/{}-{}", self.arch, Operation::Gdn, step.schedule.variant())
+    }
+
+    /// The launch of a role.
+    pub fn step(&self, role: Role) -> Option<&Step> {
+        self.steps.iter().find(|step| step.role == role)
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pass = if self.pass == Pass::Forward { "forward" } else { "backward" };
+        write!(f, "{}/{} {pass}: ", self.arch, Operation::Gdn)?;
+        if self.steps.is_empty() {
+            write!(f, "empty, launches nothing")?;
+        }
+        for (i, Step { role, schedule, config }) in self.steps.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{role:?} {} x{}", schedule.variant(), config.ctas())?;
+        }
+        let Division { chunks, segments, sequences, segment_chunks, cut, tables } = &self.division;
+        write!(f, "; {sequences} sequences in {chunks} chunks")?;
+        match cut {
+            true => write!(f, " and {segments} segments of at most {segment_chunks} chunks")?,
+            false => write!(f, ", not cut")?,
+        }
+        if tables.is_none() {
+            write!(f, ", tables from the device")?;
+        }
+        write!(f, "; tape {} bytes, {}, ", self.tape.bytes, self.workspace)?;
+        match self.copies.as_slice() {
+            [] => f.write_str("no copies"),
+            copies => write!(f, "copies {}", copies.join(", ")),
+        }
+    }
+}
+
+/// Plans one call of a problem for a device with `sm_count` SMs of an architecture. Pure: equal arguments give equal
+/// decisions, and both calls of a problem get the same division and tape.
+///
+/// # Errors
+/// [`Error::Argument`] for a problem that breaks the contract, [`Error::NoProgram`] when a stage has none.
+pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
+    problem.validate()?;
+    if sm_count == 0 {
+        return Err(Error::value("sm_count", "at least 1", 0));
+    }
+    if pass == Pass::Backward && !problem.training {
+        return Err(Error::value("training", "a problem whose forward leaves a tape", false));
+    }
+    let planner = Planner::new(problem, architecture, sm_count)?;
+    let division = planner.divide()?;
+    let tape = if problem.training { planner.tape(&division)? } else { WorkspaceLayout::default() };
+    let steps = planner.steps(pass, &division)?;
+    let workspace = if steps.is_empty() { WorkspaceLayout::default() } else { planner.workspace(pass, &division)? };
+    let copies = steps.iter().filter_map(|step| match step.role {
+        Role::Copy(input) => Some(input.name().to_owned()),
+        _ => None,
+    });
+    Ok(Decision {
+        arch: architecture.arch,
+        pass,
+        engine: planner.choice.engine,
+        content: Content {
+            tokens: problem.total_tokens(),
+            chunks: division.chunks,
+            segments: division.segments,
+            segment_chunks: if division.cut { division.segment_chunks } else { 0 },
+            heads: problem.heads,
+            value_heads: problem.value_heads,
+            states: problem.pins.save_state,
+            engine: planner.choice.engine,
+        },
+        copies: copies.collect(),
+        steps,
+        tape,
+        workspace,
+        division,
+    })
+}
+
+/// A problem on an architecture, with the engine chosen.
+struct Planner<'p> {
+    problem: &'p Gdn,
+    architecture: &'static Architecture,
+    sm_count: u64,
+    choice: Choice,
+}
+
+impl Planner<'_> {
+    fn new<'p>(problem: &'p Gdn, architecture: &'static Architecture, sm_count: u32) -> Result<Planner<'p>> {
+        let facts = Facts(vec![
+            (facts::TOKENS, problem.total_tokens()),
+            (facts::SEQUENCES, problem.sequence_count()),
+            (facts::HEADS, problem.heads),
+            (facts::VALUE_HEADS, problem.value_heads),
+            (facts::SM_COUNT, sm_count.into()),
+        ]);
+        let routes = architecture.gdn.routes;
+        let choice = match problem.pins.engine {
+            None => choose(routes, &facts),
+            Some(engine) => routes.iter().find(|route| route.then.engine == engine),
+        };
+        let wanted = || problem.pins.engine.map_or("any engine".to_owned(), |engine| format!("engine {engine:?}"));
+        let choice = choice.ok_or_else(|| no_program(architecture, wanted()))?.then;
+        Ok(Planner { problem, architecture, sm_count: sm_count.into(), choice })
+    }
+
+    /// The program of a stage whose CTAs come `ctas` at a time per value column split: as many splits as the SMs hold
+    /// at once, or as the pin says.
+    fn program(&self, stage: Stage, ctas: u64) -> Result<&'static Schedule> {
+        let mut found = self.programs(stage, self.choice.engine);
+        if found.is_empty() {
+            found = self.programs(stage, Engine::Registers);
+        }
+        let pinned = |schedule: &&&Schedule| Some(schedule.value_columns) == self.problem.pins.value_columns;
+        let fits = |schedule: &&&Schedule| ctas * u64::from(schedule.value_splits()) <= self.sm_count;
+        let chosen = found.iter().find(pinned).or_else(|| found.iter().rev().find(fits)).or(found.first());
+        chosen.copied().ok_or_else(|| no_program(self.architecture, format!("stage {stage:?}")))
+    }
+
+    /// Programs of a stage, fewest value column splits first.
+    fn programs(&self, stage: Stage, engine: Engine) -> Vec<&'static Schedule> {
+        let of_stage = |schedule: &&Schedule| schedule.stage == stage && schedule.engine == engine;
+        let mut found: Vec<_> = self.architecture.gdn.schedules.iter().filter(of_stage).collect();
+        found.sort_by_key(|schedule| schedule.value_splits());
+        found
+    }
+
+    fn divide(&self) -> Result<Division> {
+        let problem = self.problem;
+        let sequences = problem.sequence_count();
+        let tokens = u64::from(CHUNK_TOKENS);
+        let offsets = problem.sequences.offsets(problem.batch, problem.tokens);
+        let chunks: Vec<u64> = match &offsets {
+            Some(offsets) => offsets.windows(2).map(|pair| (pair[1] - pair[0]).div_ceil(tokens)).collect(),
+            // As if one sequence had nearly all tokens.
+            None => (0..sequences).map(|i| if i == 0 { problem.tokens / tokens + 1 } else { 1 }).collect(),
+        };
+        let segment_chunks = match problem.pins.segment_chunks {
+            Some(pinned) => pinned.into(),
+            None => self.segment_chunks(&chunks)?,
+        };
+        let longest = chunks.iter().copied().max().unwrap_or(0);
+        let cut = segment_chunks > 0 && longest > segment_chunks;
+        Ok(match offsets {
+            Some(offsets) => {
+                let tables = Tables::new(&offsets, segment_chunks, problem.pins.longest_first);
+                let (chunks, segments) = (tables.chunks.len() as u64, tables.segments.len() as u64);
+                Division { chunks, segments, sequences, segment_chunks, cut, tables: Some(Arc::new(tables)) }
+            }
+            None => {
+                let chunks = problem.tokens / tokens + sequences;
+                let segments = sequences + chunks.checked_div(segment_chunks).unwrap_or(0);
+                Division { chunks, segments, sequences, segment_chunks, cut, tables: None }
+            }
+        })
+    }
+
+    fn segment_chunks(&self, chunks: &[u64]) -> Result<u64> {
+        let value_heads = self.problem.value_heads;
+        let load = |segments: u64, before: u64| -> Result<Load> {
+            let scan = self.program(Stage::Scan, segments * value_heads)?;
+            let steps = self.choice.costs.scan_steps;
+            let known = steps.iter().find(|(columns, _)| *columns == scan.value_columns).or(steps.first());
+            let splits = u64::from(scan.value_splits());
+            // Half of the CTAs of a pre-scan scan the values, half the identity.
+            let prescan_splits = 2 * u64::from(self.program(Stage::States, 2 * before * value_heads)?.value_splits());
+            Ok(Load {
+                step: known.map_or(0, |(_, nanoseconds)| *nanoseconds),
+                rounds: (segments * value_heads * splits).div_ceil(self.sm_count),
+                prescan_rounds: (before * value_heads * prescan_splits).div_ceil(self.sm_count),
+            })
+        };
+        // Both programs exist or neither choice can be costed.
+        load(1, 0)?;
+        let known = |segments, before| load(segments, before).unwrap_or(Load { step: 0, rounds: 0, prescan_rounds: 0 });
+        Ok(segment_chunks(chunks, &self.choice.costs, known))
+    }
+
+    fn steps(&self, pass: Pass, division: &Division) -> Result<Vec<Step>> {
+        let problem = self.problem;
+        let Division { chunks, segments, sequences, cut, .. } = *division;
+        let tokens = problem.total_tokens();
+        let scans = segments * problem.value_heads;
+        let composed = sequences * problem.value_heads;
+        let states = if pass == Pass::Forward { problem.final_state } else { problem.initial_state };
+        if tokens == 0 && !states {
+            return Ok(Vec::new());
+        }
+        let mut steps = Vec::new();
+        let mut push = |role, stage, ctas: u64, per_split: u64| -> Result<()> {
+            let schedule = self.program(stage, ctas * per_split)?;
+            let ctas = ctas * per_split * u64::from(schedule.value_splits());
+            if let Some(config) = geometry(self.architecture.arch, schedule, ctas)? {
+                steps.push(Step { role, schedule, config });
+            }
+            Ok(())
+        };
+        for &input in pass.inputs().iter().filter(|&&input| problem.copied(input)) {
+            push(Role::Copy(input), Stage::Copy, tokens, 1)?;
+        }
+        if division.tables.is_none() {
+            push(Role::Tables, Stage::Tables, 1, 1)?;
+        }
+        match pass {
+            Pass::Forward => {
+                push(Role::Prepare, Stage::Prepare, chunks * problem.heads, 1)?;
+                if cut {
+                    push(Role::PreScan, Stage::States, scans, 2)?;
+                    push(Role::Compose, Stage::Compose, composed, 1)?;
+                }
+                push(Role::Scan, Stage::Scan, scans, 1)?;
+            }
+            Pass::Backward => {
+                if !problem.pins.save_state {
+                    push(Role::States, Stage::States, scans, 1)?;
+                }
+                if cut {
+                    push(Role::AdjointPreScan, Stage::Adjoint, scans, 1)?;
+                    push(Role::AdjointCompose, Stage::Compose, composed, 1)?;
+                }
+                push(Role::Adjoint, Stage::Adjoint, scans, 1)?;
+                push(Role::Tail, Stage::Tail, chunks * problem.heads, 1)?;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// What a forward computes and its backward reads.
+    fn tape(&self, division: &Division) -> Result<WorkspaceLayout> {
+        let mut layout = WorkspaceLayout::default();
+        self.push_chunk_facts(&mut layout, division)?;
+        if self.problem.pins.save_state {
+            self.push_states(&mut layout, division)?;
+        }
+        if division.cut {
+            layout.push("m", DType::F32, &self.segment_states(division))?;
+            if !self.problem.pins.save_state {
+                layout.push("start", DType::F32, &self.segment_states(division))?;
+            }
+        }
+        Ok(layout)
+    }
+
+    fn workspace(&self, pass: Pass, division: &Division) -> Result<WorkspaceLayout> {
+        let problem = self.problem;
+        let mut layout = WorkspaceLayout::default();
+        let segment_states = self.segment_states(division);
+        match pass {
+            Pass::Forward => {
+                if !problem.training {
+                    self.push_chunk_facts(&mut layout, division)?;
+                }
+                if division.cut {
+                    layout.push("segment_state", DType::F32, &segment_states)?;
+                    if !problem.training {
+                        layout.push("m", DType::F32, &segment_states)?;
+                    }
+                    if !problem.training || problem.pins.save_state {
+                        layout.push("start", DType::F32, &segment_states)?;
+                    }
+                }
+            }
+            Pass::Backward => {
+                layout.push("dh", DType::Bf16, &[division.chunks, problem.value_heads, 128, 128])?;
+                if !problem.pins.save_state {
+                    self.push_states(&mut layout, division)?;
+                }
+                if division.cut {
+                    layout.push("segment_state", DType::F32, &segment_states)?;
+                    layout.push("adjoint_start", DType::F32, &segment_states)?;
+                }
+            }
+        }
+        for &input in pass.inputs().iter().filter(|&&input| problem.copied(input)) {
+            let (dtype, shape) = problem.input(input);
+            layout.push(input.region(), dtype, &shape)?;
+        }
+        if division.tables.is_none() {
+            layout.push("chunks", DType::U8, &[division.chunks * Chunk::BYTES])?;
+            layout.push("segments", DType::U8, &[division.segments * Segment::BYTES])?;
+            layout.push("sequences", DType::U8, &[division.sequences * Sequence::BYTES])?;
+        }
+        Ok(layout)
+    }
+
+    fn push_chunk_facts(&self, layout: &mut WorkspaceLayout, division: &Division) -> Result<()> {
+        let (problem, tokens) = (self.problem, self.problem.total_tokens());
+        layout.push("rq", DType::F32, &[tokens, problem.heads])?;
+        layout.push("rk", DType::F32, &[tokens, problem.heads])?;
+        layout.push("gate", DType::F32, &[tokens, problem.value_heads])?;
+        layout.push("a", DType::Bf16, &[division.chunks, problem.value_heads, 64, 64])
+    }
+
+    fn push_states(&self, layout: &mut WorkspaceLayout, division: &Division) -> Result<()> {
+        let (problem, tokens) = (self.problem, self.problem.total_tokens());
+        layout.push("v_new", DType::Bf16, &[tokens, problem.value_heads, 128])?;
+        layout.push("h", DType::Bf16, &[division.chunks, problem.value_heads, 128, 128])
+    }
+
+    fn segment_states(&self, division: &Division) -> [u64; 4] {
+        [division.segments, self.problem.value_heads, 128, 128]
+    }
+}
+
+/// Geometry of CTAs in x; `None` for none.
+fn geometry(arch: Arch, schedule: &Schedule, ctas: u64) -> Result<Option<LaunchConfig>> {
+    // Below 2^31 by the limits of a problem.
+    let Ok(ctas @ 1..) = u32::try_from(ctas) else { return Ok(None) };
+    let config = LaunchConfig {
+        grid: [ctas, 1, 1],
+        cluster: [1, 1, 1],
+        block: schedule.threads,
+        dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+        programmatic_serialization: false,
+    };
+    config.validate(arch)?;
+    Ok(Some(config))
+}
+
+fn no_program(architecture: &Architecture, wanted: String) -> Error {
+    let there: Vec<&str> = architecture.gdn.schedules.iter().map(|schedule| schedule.name).collect();
+    Error::NoProgram {
+        operation: Operation::Gdn,
+        arch: architecture.arch,
+        wanted,
+        available: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
+    }
+}

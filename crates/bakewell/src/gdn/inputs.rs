@@ -1,0 +1,115 @@
+//! The tensors that both calls read: checks, places and strides.
+
+use bakewell_core::error::Property;
+use bakewell_core::{DType, Error, Result, TensorView};
+
+use super::{Gdn, Input, Sequences};
+use crate::arguments::{check_contiguous, check_optional};
+
+/// Alignment of rows of bf16 and of states in bytes: kernels move 16-byte vectors.
+pub(super) const VECTOR_BYTES: u64 = 16;
+
+/// Where kernels find a tensor `[batch, tokens, heads, ...]`, batch rows one token stride apart. Strides in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub(super) address: u64,
+    pub(super) token_stride: u64,
+    pub(super) head_stride: u64,
+}
+
+impl Gdn {
+    /// Element type and shape of an input.
+    pub(super) fn input(&self, input: Input) -> (DType, Vec<u64>) {
+        match input {
+            Input::Q | Input::K => (DType::Bf16, self.q_shape().to_vec()),
+            Input::V | Input::Do => (DType::Bf16, self.v_shape().to_vec()),
+            Input::G => (DType::F32, self.gate_shape().to_vec()),
+            Input::Beta => (self.beta, self.gate_shape().to_vec()),
+        }
+    }
+
+    /// Checks an input: type, shape, and unless it is copied whether it can be read in place.
+    pub(super) fn check_input(&self, input: Input, view: &TensorView<'_>) -> Result<()> {
+        let (dtype, shape) = self.input(input);
+        view.expect(input.name(), dtype, &shape)?;
+        if view.is_empty() || self.copied(input) {
+            return Ok(());
+        }
+        let refuse = |property, expected: &str, given: String| {
+            let expected = format!("{expected}, or {} among the copies", input.name());
+            Err(Error::argument(input.name(), property, expected, given))
+        };
+        let alignment = if shape.len() == 4 { VECTOR_BYTES } else { dtype.bytes() };
+        let strides = view.strides();
+        let last = shape.len() - 1;
+        if shape[last] > 1 && strides[last] != 1 {
+            return refuse(Property::Layout, "unit stride of the last dimension", format!("{strides:?}"));
+        }
+        // The last dimension of a gate is its heads.
+        let outer = (1..last).filter(|&dimension| shape[dimension] > 1).map(|dimension| strides[dimension]);
+        let outer = outer.chain((shape[0] > 1).then_some(strides[0]));
+        if outer.clone().any(|stride| stride == 0 || !(stride * dtype.bytes()).is_multiple_of(alignment)) {
+            let expected = format!("strides that are positive multiples of {alignment} bytes");
+            return refuse(Property::Layout, &expected, format!("{strides:?} elements"));
+        }
+        if shape[0] > 1 && shape[1] > 1 && strides[0] != shape[1] * strides[1] {
+            let expected = format!("a batch stride of {} token strides", shape[1]);
+            return refuse(Property::Layout, &expected, format!("{strides:?}"));
+        }
+        if !view.address().is_multiple_of(alignment) {
+            let expected = format!("an address that is a multiple of {alignment}");
+            return refuse(Property::Alignment, &expected, format!("{:#x}", view.address()));
+        }
+        Ok(())
+    }
+
+    /// Where kernels find an input that [`Gdn::check_input`] passed; `copy` is the address of its copy.
+    pub(super) fn rows(&self, input: Input, view: &TensorView<'_>, copy: u64) -> Rows {
+        let (_, shape) = self.input(input);
+        let heads = shape[2];
+        let dim = shape.get(3).copied().unwrap_or(1);
+        if self.copied(input) {
+            return Rows { address: copy, token_stride: heads * dim, head_stride: dim };
+        }
+        let strides = view.strides();
+        Rows {
+            address: view.address(),
+            token_stride: if self.tokens > 1 { strides[1] } else { strides[0] },
+            head_stride: if heads > 1 { strides[2] } else { dim },
+        }
+    }
+
+    /// Checks `cu_seqlens`: there for offsets that only the device knows; otherwise it is not read.
+    pub(super) fn check_cu_seqlens(&self, view: Option<&TensorView<'_>>) -> Result<()> {
+        let Some(view) = view else {
+            return match self.sequences {
+                Sequences::Device(_) => {
+                    Err(Error::argument("cu_seqlens", Property::Presence, "a tensor, as planned", "none"))
+                }
+                _ => Ok(()),
+            };
+        };
+        if self.sequences == Sequences::Batch {
+            let expected = "no tensor: every batch row is a sequence";
+            return Err(Error::argument("cu_seqlens", Property::Presence, expected, "a tensor"));
+        }
+        let dtype = if view.dtype() == DType::I64 { DType::I64 } else { DType::I32 };
+        if view.dtype() != dtype {
+            return Err(Error::argument("cu_seqlens", Property::DType, "i32 or i64", view.dtype()));
+        }
+        view.expect("cu_seqlens", dtype, &self.cu_seqlens_shape())?;
+        check_contiguous("cu_seqlens", view, dtype.bytes())
+    }
+
+    /// Checks an optional state: there exactly when it is wanted.
+    pub(super) fn check_state(&self, name: &'static str, view: Option<&TensorView<'_>>, wanted: bool) -> Result<()> {
+        check_optional(name, view, wanted, DType::F32, &self.state_shape())?;
+        view.map_or(Ok(()), |view| check_contiguous(name, view, VECTOR_BYTES))
+    }
+}
+
+/// Checks a contiguous tensor that kernels move in vectors.
+pub(super) fn dense(name: &'static str, view: &TensorView<'_>, dtype: DType, shape: &[u64]) -> Result<()> {
+    view.expect(name, dtype, shape)?;
+    check_contiguous(name, view, if shape.len() == 4 { VECTOR_BYTES } else { dtype.bytes() })
+}

@@ -1,0 +1,189 @@
+//! The values that parameter blocks are made of. A field has one name in every stage.
+
+use std::collections::BTreeMap;
+
+use bakewell_core::params::{ParamBlock, ParamKind, ParamLayout};
+use bakewell_core::schedule::gdn::{Chunk, Segment};
+use bakewell_core::{DType, Error, Result, TensorView};
+
+use super::decide::{Decision, Role, Step};
+use super::inputs::Rows;
+use super::{Gdn, Input, Tape};
+use crate::binder::Binder;
+
+/// One value.
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Pointer(u64),
+    U64(u64),
+    U32(u32),
+    F32(f32),
+}
+
+/// Values by field name.
+#[derive(Clone, Debug)]
+pub(super) struct Values(BTreeMap<&'static str, Value>);
+
+/// Every region of tape and workspace that a stage may point to.
+const REGIONS: [&str; 9] = ["rq", "rk", "gate", "a", "v_new", "h", "m", "start", "dh"];
+
+impl Values {
+    /// What is the same for every stage of a call: sizes, options, tables, tape and workspace.
+    pub(super) fn new(
+        problem: &Gdn,
+        decision: &Decision,
+        tape: Option<&Tape<'_>>,
+        binder: &mut Binder<'_>,
+    ) -> Result<Values> {
+        let mut values = Values(BTreeMap::new());
+        let tape = tape.map_or(0, |tape| tape.view().address());
+        for name in REGIONS {
+            let on_tape = decision.tape.address(name, tape);
+            values.point(name, if on_tape != 0 { on_tape } else { binder.region(name) });
+        }
+        values.point("segment_state", binder.region("segment_state"));
+        values.tables(decision, binder)?;
+        let division = &decision.division;
+        // All below 2^31 by the limits of a problem.
+        for (name, count) in [
+            ("chunk_count", division.chunks),
+            ("segment_count", division.segments),
+            ("sequence_count", division.sequences),
+            ("segment_chunks", division.segment_chunks),
+            ("tokens", problem.total_tokens()),
+            ("heads", problem.heads),
+            ("value_heads", problem.value_heads),
+        ] {
+            values.number(name, count as u32);
+        }
+        values.number("beta_bf16", u32::from(problem.beta == DType::Bf16));
+        values.number("l2norm", u32::from(problem.l2norm));
+        values.0.insert("scale", Value::F32(problem.output_scale()));
+        Ok(values)
+    }
+
+    /// Uploads the tables, or points to where a launch will build them.
+    fn tables(&mut self, decision: &Decision, binder: &mut Binder<'_>) -> Result<()> {
+        let Some(tables) = &decision.division.tables else {
+            for name in ["chunks", "segments", "sequences"] {
+                self.point(name, binder.region(name));
+            }
+            return Ok(());
+        };
+        let content = [tables.chunk_bytes(), tables.segment_bytes(), tables.sequence_bytes()].concat();
+        let address = binder.upload(&content)?.address();
+        let segments = address + tables.chunks.len() as u64 * Chunk::BYTES;
+        self.point("chunks", address);
+        self.point("segments", segments);
+        self.point("sequences", segments + tables.segments.len() as u64 * Segment::BYTES);
+        Ok(())
+    }
+
+    /// Sets a pointer; 0 is the kernels' null.
+    pub(super) fn point(&mut self, name: &'static str, address: u64) {
+        self.0.insert(name, Value::Pointer(address));
+    }
+
+    /// Sets the pointer of a tensor, null without one.
+    pub(super) fn tensor(&mut self, name: &'static str, view: Option<&TensorView<'_>>) {
+        self.point(name, view.map_or(0, TensorView::address));
+    }
+
+    /// Sets an unsigned 32-bit number.
+    pub(super) fn number(&mut self, name: &'static str, value: u32) {
+        self.0.insert(name, Value::U32(value));
+    }
+
+    /// Sets pointer and strides of an input.
+    pub(super) fn input(&mut self, problem: &Gdn, input: Input, view: &TensorView<'_>, binder: &Binder<'_>) {
+        let [name, token_stride, head_stride] = match input {
+            Input::Q => ["q", "q_token_stride", "q_head_stride"],
+            Input::K => ["k", "k_token_stride", "k_head_stride"],
+            Input::V => ["v", "v_token_stride", "v_head_stride"],
+            Input::G => ["g", "g_token_stride", "g_head_stride"],
+            Input::Beta => ["beta", "beta_token_stride", "beta_head_stride"],
+            Input::Do => ["grad_o", "grad_o_token_stride", "grad_o_head_stride"],
+        };
+        let rows: Rows = problem.rows(input, view, binder.region(input.region()));
+        self.point(name, rows.address);
+        self.0.insert(token_stride, Value::U64(rows.token_stride));
+        self.0.insert(head_stride, Value::U64(rows.head_stride));
+    }
+
+    /// The same with these pointers null.
+    pub(super) fn without(&self, names: &[&'static str]) -> Values {
+        let mut values = self.clone();
+        names.iter().for_each(|name| values.point(name, 0));
+        values
+    }
+
+    /// The bytes of a parameter block.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for a field that has no value.
+    pub(super) fn block(&self, layout: ParamLayout) -> Result<Vec<u8>> {
+        let mut block = ParamBlock::new(layout);
+        for field in layout.fields {
+            match (field.kind, self.0.get(field.name)) {
+                (ParamKind::Pointer, Some(&Value::Pointer(address))) => block.pointer(field.name, address)?,
+                (ParamKind::U64, Some(&Value::U64(value))) => block.u64(field.name, value)?,
+                (ParamKind::U32, Some(&Value::U32(value))) => block.u32(field.name, value)?,
+                (ParamKind::F32, Some(&Value::F32(value))) => block.f32(field.name, value)?,
+                _ => return Err(Error::Parameter { field: field.name.to_owned(), what: "has no value of its type" }),
+            };
+        }
+        block.finish()
+    }
+}
+
+/// Adds the launch of a step whose block these values fill.
+pub(super) fn launch(step: &Step, values: &Values, binder: &mut Binder<'_>) -> Result<()> {
+    let layout = bakewell_core::schedule::Schedule::params(step.schedule);
+    binder.launch(step.schedule, step.config, values.block(layout)?)
+}
+
+/// The values of stages that both calls have: copies and tables. `None` for any other.
+pub(super) fn shared<'a>(
+    problem: &Gdn,
+    step: &Step,
+    values: &Values,
+    view: impl Fn(Input) -> TensorView<'a>,
+    cu_seqlens: Option<&TensorView<'a>>,
+    binder: &Binder<'_>,
+) -> Option<Values> {
+    let mut values = values.clone();
+    match step.role {
+        Role::Copy(input) => copy(problem, input, &view(input), binder.region(input.region()), &mut values),
+        Role::Tables => {
+            values.tensor("cu_seqlens", cu_seqlens);
+            values.number("cu_seqlens_i64", u32::from(cu_seqlens.is_some_and(|view| view.dtype() == DType::I64)));
+        }
+        _ => return None,
+    }
+    Some(values)
+}
+
+/// A copy moves units: 16 bytes where the tensor allows it, else elements.
+fn copy(problem: &Gdn, input: Input, view: &TensorView<'_>, to: u64, values: &mut Values) {
+    let (dtype, shape) = problem.input(input);
+    let element = dtype.bytes();
+    // A gate's heads are its rows' elements.
+    let (heads, row) = if shape.len() == 4 { (shape[2], shape[3]) } else { (1, shape[2]) };
+    let strides = view.strides();
+    let (head_stride, element_stride) = if shape.len() == 4 { (strides[2], strides[3]) } else { (0, strides[2]) };
+    let aligned = |bytes: u64| bytes.is_multiple_of(16);
+    let vectors = element_stride == 1
+        && [view.address(), row * element].into_iter().all(aligned)
+        && [strides[0], strides[1], head_stride].into_iter().all(|stride| aligned(stride * element));
+    let unit = if vectors { 16 } else { element };
+    values.point("source", view.address());
+    values.point("target", to);
+    for (name, stride) in [("batch_stride", strides[0]), ("token_stride", strides[1]), ("head_stride", head_stride)] {
+        values.0.insert(name, Value::U64(stride * element));
+    }
+    values.0.insert("unit_stride", Value::U64(if vectors { 16 } else { element_stride * element }));
+    values.number("row_tokens", problem.tokens as u32);
+    values.number("row_heads", heads as u32);
+    values.number("units", (row * element / unit) as u32);
+    values.number("unit_bytes", unit as u32);
+}

@@ -1,0 +1,21 @@
+//! Inputs, runs, references and limits of Gated DeltaNet training.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`inputs`] | inputs from files, and what the reference makes of them |
+//! | [`cases`] | generated inputs: lengths, gates, write strengths |
+//! | [`golden`] | inputs with outputs that were computed independently |
+//! | [`staged`] | inputs on a device in several layouts, outputs poisoned and guarded |
+//! | [`limits`] | how far outputs and gradients may be from what is expected, and why |
+
+pub mod cases;
+pub mod golden;
+pub mod inputs;
+pub mod limits;
+pub mod staged;
+
+pub use cases::{Case, Gate, Keys, Write};
+pub use golden::Golden;
+pub use inputs::{Expected, Inputs};
+pub use limits::{Judgement, Limits, Ratios, judge};
+pub use staged::{Outputs, Place, Run, Staged, run};
