@@ -4,8 +4,8 @@ use bakewell_core::route::Route;
 use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn};
 
 /// Every compiled schedule.
-pub const SCHEDULES: &[Gdn] = &[Gdn::PREPARE];
+pub const SCHEDULES: &[Gdn] = &[Gdn::PREPARE, Gdn::TABLES, Gdn::COPY];
 
 /// Which engine serves which shapes; first match wins.
-pub const ROUTES: &[Route<Choice>] = 
+pub const ROUTES: &[Route<Choice>] =
     &[Route { when: &[], then: Choice { engine: Engine::Registers, costs: Costs::REGISTERS } }];

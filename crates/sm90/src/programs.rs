@@ -488,8 +488,20 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "copy",
+        ptx: include_bytes!("../programs/gdn-copy.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-copy.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "prepare",
         ptx: include_bytes!("../programs/gdn-prepare.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-prepare.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "tables",
+        ptx: include_bytes!("../programs/gdn-tables.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-tables.cubin.zst"),
     },
 ];

@@ -1,7 +1,10 @@
 //! Chunked Gated DeltaNet training.
 
+mod errors;
 #[cfg(feature = "emulator")]
 mod stages;
+#[cfg(feature = "emulator")]
+mod tables;
 mod values;
 
 use bakewell_conformance::gdn::Golden;

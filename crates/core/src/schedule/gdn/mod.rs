@@ -175,6 +175,26 @@ impl Gdn {
         min_ctas_per_sm: 4,
     };
 
+    /// Tables from device offsets, by one CTA.
+    pub const TABLES: Gdn = Gdn {
+        name: "tables",
+        stage: Stage::Tables,
+        engine: Engine::Registers,
+        threads: tables::THREADS,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 1,
+    };
+
+    /// Copies of a token's heads.
+    pub const COPY: Gdn = Gdn {
+        name: "copy",
+        stage: Stage::Copy,
+        engine: Engine::Registers,
+        threads: 128,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 16,
+    };
+
     /// CTAs that share the value columns of a head.
     pub const fn value_splits(&self) -> u32 {
         HEAD_DIM / self.value_columns
@@ -184,13 +204,8 @@ impl Gdn {
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
-            Stage::Scan
-            | Stage::States
-            | Stage::Compose
-            | Stage::Adjoint
-            | Stage::Tail
-            | Stage::Tables
-            | Stage::Copy => 0,
+            Stage::Scan | Stage::States | Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
+            Stage::Tables => tables::SHARED_BYTES,
         }
     }
 }

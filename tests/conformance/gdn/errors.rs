@@ -1,0 +1,319 @@
+//! Every way to break the contract, one by one: the typed error, and the argument's name.
+
+use bakewell::error::Property;
+use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Input, Pins, Sequences};
+use bakewell::{Buffer, DType, Device, Error, Plan, TensorView};
+
+/// Two sequences of 3 and 4 tokens with everything that is optional.
+fn problem() -> Gdn {
+    Gdn {
+        tokens: 7,
+        heads: 2,
+        value_heads: 4,
+        sequences: Sequences::Offsets(vec![0, 3, 7]),
+        initial_state: true,
+        final_state: true,
+        ..Gdn::default()
+    }
+}
+
+/// Both plans, and one large buffer per tensor.
+struct Tensors {
+    forward: Plan<Forward>,
+    backward: Plan<Backward>,
+    buffers: Vec<Buffer>,
+}
+
+const NAMES: [&str; 17] =
+    ["q", "k", "v", "g", "beta", "cu_seqlens", "h0", "o", "ht", "tape", "do", "dht", "dq", "dk", "dv", "dg", "dbeta"];
+
+impl Tensors {
+    fn new(problem: &Gdn) -> Tensors {
+        let device = Device::reference().unwrap();
+        let state = problem.state_shape().iter().product::<u64>() * 4;
+        Tensors {
+            forward: device.plan(&Forward(problem.clone())).unwrap(),
+            backward: device.plan(&Backward(problem.clone())).unwrap(),
+            // One more for `dh0`. All hold any of the tensors, twice.
+            buffers: (0..=NAMES.len()).map(|_| device.buffer(2 * state).unwrap()).collect(),
+        }
+    }
+
+    fn buffer(&self, name: &str) -> &Buffer {
+        &self.buffers[NAMES.iter().position(|known| *known == name).unwrap_or(NAMES.len())]
+    }
+
+    fn view(&self, name: &str, dtype: DType, shape: &[u64]) -> TensorView<'_> {
+        self.buffer(name).view(dtype, shape).unwrap()
+    }
+
+    fn forward_args(&self) -> ForwardArgs<'_> {
+        let problem = &self.forward.problem().0;
+        let (q, v, gates, state) = (problem.q_shape(), problem.v_shape(), problem.gate_shape(), problem.state_shape());
+        ForwardArgs {
+            q: self.view("q", DType::Bf16, &q),
+            k: self.view("k", DType::Bf16, &q),
+            v: self.view("v", DType::Bf16, &v),
+            g: self.view("g", DType::F32, &gates),
+            beta: self.view("beta", problem.beta, &gates),
+            cu_seqlens: Some(self.view("cu_seqlens", DType::I32, &problem.cu_seqlens_shape())),
+            h0: Some(self.view("h0", DType::F32, &state)),
+            o: self.view("o", DType::Bf16, &v),
+            ht: Some(self.view("ht", DType::F32, &state)),
+            tape: Some(self.forward.tape(self.view("tape", DType::U8, &[0])).unwrap()),
+            workspace: None,
+        }
+    }
+
+    fn backward_args(&self) -> BackwardArgs<'_> {
+        let forward = self.forward_args();
+        let problem = &self.forward.problem().0;
+        let (q, v, gates, state) = (problem.q_shape(), problem.v_shape(), problem.gate_shape(), problem.state_shape());
+        BackwardArgs {
+            q: forward.q,
+            k: forward.k,
+            v: forward.v,
+            g: forward.g,
+            beta: forward.beta,
+            cu_seqlens: forward.cu_seqlens,
+            h0: forward.h0,
+            tape: forward.tape.unwrap(),
+            d_o: self.view("do", DType::Bf16, &v),
+            dht: Some(self.view("dht", DType::F32, &state)),
+            dq: self.view("dq", DType::Bf16, &q),
+            dk: self.view("dk", DType::Bf16, &q),
+            dv: self.view("dv", DType::Bf16, &v),
+            dg: self.view("dg", DType::F32, &gates),
+            dbeta: self.view("dbeta", problem.beta, &gates),
+            dh0: Some(self.view("dh0", DType::F32, &state)),
+            workspace: None,
+        }
+    }
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: bakewell::Result<T>, argument: &str, property: Property) {
+    match outcome {
+        Err(Error::Argument { argument: named, property: about, expected, given }) => {
+            assert_eq!((named, about), (argument, property), "expected {expected}, got {given}");
+            assert!(!expected.is_empty() && !given.is_empty());
+        }
+        other => panic!("accepted: {other:?}"),
+    }
+}
+
+/// The problem is refused when it is planned.
+#[track_caller]
+fn refused_plan(argument: &str, property: Property, problem: Gdn) {
+    let device = Device::reference().unwrap();
+    assert_refused(device.plan(&Forward(problem.clone())), argument, property);
+    assert_refused(device.plan(&Backward(problem)), argument, property);
+}
+
+/// The tensors of a forward are refused.
+#[track_caller]
+fn refused<F>(argument: &str, property: Property, change: F)
+where
+    F: for<'t> Fn(&'t Tensors, &mut ForwardArgs<'t>),
+{
+    let tensors = Tensors::new(&problem());
+    let mut args = tensors.forward_args();
+    assert!(tensors.forward.bind(args).is_ok());
+    change(&tensors, &mut args);
+    assert_refused(tensors.forward.bind(args), argument, property);
+}
+
+/// The tensors of a backward are refused.
+#[track_caller]
+fn refused_backward<F>(argument: &str, property: Property, change: F)
+where
+    F: for<'t> Fn(&'t Tensors, &mut BackwardArgs<'t>),
+{
+    let tensors = Tensors::new(&problem());
+    let mut args = tensors.backward_args();
+    assert!(tensors.backward.bind(args).is_ok());
+    change(&tensors, &mut args);
+    assert_refused(tensors.backward.bind(args), argument, property);
+}
+
+#[test]
+fn element_types() {
+    refused("q", Property::DType, |t, args| args.q = t.view("q", DType::F16, &[1, 7, 2, 128]));
+    refused("k", Property::DType, |t, args| args.k = t.view("k", DType::F16, &[1, 7, 2, 128]));
+    refused("v", Property::DType, |t, args| args.v = t.view("v", DType::F32, &[1, 7, 4, 128]));
+    refused("g", Property::DType, |t, args| args.g = t.view("g", DType::Bf16, &[1, 7, 4]));
+    refused("beta", Property::DType, |t, args| args.beta = t.view("beta", DType::Bf16, &[1, 7, 4]));
+    refused("h0", Property::DType, |t, args| args.h0 = Some(t.view("h0", DType::Bf16, &[2, 4, 128, 128])));
+    refused("o", Property::DType, |t, args| args.o = t.view("o", DType::F32, &[1, 7, 4, 128]));
+    refused("cu_seqlens", Property::DType, |t, args| args.cu_seqlens = Some(t.view("cu_seqlens", DType::F32, &[3])));
+    refused_backward("do", Property::DType, |t, args| args.d_o = t.view("do", DType::F32, &[1, 7, 4, 128]));
+    refused_backward("dht", Property::DType, |t, args| {
+        args.dht = Some(t.view("dht", DType::Bf16, &[2, 4, 128, 128]));
+    });
+    refused_plan("beta", Property::DType, Gdn { beta: DType::F16, ..problem() });
+}
+
+#[test]
+fn shapes() {
+    refused("q", Property::Rank, |t, args| args.q = t.view("q", DType::Bf16, &[7, 2, 128]));
+    refused("q", Property::Shape, |t, args| args.q = t.view("q", DType::Bf16, &[1, 7, 2, 64]));
+    refused("k", Property::Shape, |t, args| args.k = t.view("k", DType::Bf16, &[1, 7, 4, 128]));
+    refused("v", Property::Shape, |t, args| args.v = t.view("v", DType::Bf16, &[1, 6, 4, 128]));
+    refused("g", Property::Shape, |t, args| args.g = t.view("g", DType::F32, &[1, 7, 2]));
+    refused("beta", Property::Shape, |t, args| args.beta = t.view("beta", DType::F32, &[1, 7, 2]));
+    refused("h0", Property::Shape, |t, args| args.h0 = Some(t.view("h0", DType::F32, &[1, 4, 128, 128])));
+    refused("cu_seqlens", Property::Rank, |t, args| {
+        args.cu_seqlens = Some(t.view("cu_seqlens", DType::I32, &[1, 3]));
+    });
+    refused("cu_seqlens", Property::Shape, |t, args| args.cu_seqlens = Some(t.view("cu_seqlens", DType::I32, &[4])));
+    refused_backward("do", Property::Shape, |t, args| args.d_o = t.view("do", DType::Bf16, &[1, 7, 2, 128]));
+    refused_backward("dht", Property::Shape, |t, args| {
+        args.dht = Some(t.view("dht", DType::F32, &[2, 2, 128, 128]));
+    });
+    refused_backward("dg", Property::Shape, |t, args| args.dg = t.view("dg", DType::F32, &[1, 7, 2]));
+}
+
+#[test]
+fn sizes_of_the_problem() {
+    refused_plan("heads", Property::Value, Gdn { heads: 0, ..problem() });
+    refused_plan("value_heads", Property::Value, Gdn { value_heads: 0, ..problem() });
+    refused_plan("value_heads", Property::Value, Gdn { value_heads: 3, ..problem() });
+    refused_plan("head_dim", Property::Value, Gdn { head_dim: 64, ..problem() });
+    refused_plan("scale", Property::Value, Gdn { scale: Some(f32::NAN), ..problem() });
+    let batch = Gdn { sequences: Sequences::Batch, ..problem() };
+    refused_plan("tokens", Property::Size, Gdn { tokens: 1 << 31, ..batch.clone() });
+    refused_plan("tokens", Property::Size, Gdn { batch: u64::MAX, tokens: 3, ..batch.clone() });
+    let tokens = (1 << 31) - 1;
+    refused_plan("value_heads", Property::Size, Gdn { tokens, value_heads: 1 << 20, heads: 1, ..batch });
+}
+
+#[test]
+fn sequences() {
+    let with = |sequences| Gdn { sequences, ..problem() };
+    let offsets = |offsets: &[u64]| with(Sequences::Offsets(offsets.to_vec()));
+    refused_plan("cu_seqlens", Property::Shape, offsets(&[0]));
+    refused_plan("cu_seqlens", Property::Value, offsets(&[1, 7]));
+    refused_plan("cu_seqlens", Property::Value, offsets(&[0, 5, 4, 7]));
+    refused_plan("cu_seqlens", Property::Value, offsets(&[0, 6]));
+    refused_plan("batch", Property::Value, Gdn { batch: 2, ..offsets(&[0, 7]) });
+    refused_plan("batch", Property::Value, Gdn { batch: 2, ..with(Sequences::Device(2)) });
+    refused_plan("sequences", Property::Value, with(Sequences::Device(0)));
+    let device = Tensors::new(&with(Sequences::Device(2)));
+    let without = ForwardArgs { cu_seqlens: None, ..device.forward_args() };
+    assert_refused(device.forward.bind(without), "cu_seqlens", Property::Presence);
+    let batched = Tensors::new(&with(Sequences::Batch));
+    assert_refused(batched.forward.bind(batched.forward_args()), "cu_seqlens", Property::Presence);
+}
+
+#[test]
+fn what_is_optional_is_there_exactly_when_planned() {
+    refused("h0", Property::Presence, |_, args| args.h0 = None);
+    refused("ht", Property::Presence, |_, args| args.ht = None);
+    refused("tape", Property::Presence, |_, args| args.tape = None);
+    refused_backward("dh0", Property::Presence, |_, args| args.dh0 = None);
+    let plain = Gdn { initial_state: false, final_state: false, ..problem() };
+    let tensors = Tensors::new(&plain);
+    let args = ForwardArgs { h0: None, ht: None, ..tensors.forward_args() };
+    let state = Some(tensors.view("h0", DType::F32, &plain.state_shape()));
+    tensors.forward.bind(args).unwrap();
+    assert_refused(tensors.forward.bind(ForwardArgs { h0: state, ..args }), "h0", Property::Presence);
+    assert_refused(tensors.forward.bind(ForwardArgs { ht: state, ..args }), "ht", Property::Presence);
+    let backward = BackwardArgs { h0: None, dh0: None, ..tensors.backward_args() };
+    assert_refused(tensors.backward.bind(backward), "dht", Property::Presence);
+    let inference = Gdn { training: false, ..problem() };
+    let tensors = Tensors::new(&inference);
+    assert_refused(tensors.forward.bind(tensors.forward_args()), "tape", Property::Presence);
+}
+
+#[test]
+fn a_backward_needs_a_problem_of_training() {
+    let device = Device::emulated(bakewell::Arch::Sm90).unwrap();
+    let inference = Gdn { training: false, ..problem() };
+    assert_refused(device.plan(&Backward(inference)), "training", Property::Value);
+}
+
+/// What cannot be read in place is refused, with a word about the copies, and accepted among them.
+#[test]
+fn layouts_are_read_in_place_or_named_as_copies() {
+    type Change = for<'t> fn(&'t Tensors, &mut ForwardArgs<'t>);
+    fn strided<'t>(t: &'t Tensors, name: &str, offset: u64, shape: &[u64], strides: &[u64]) -> TensorView<'t> {
+        let dtype = if name == "g" { DType::F32 } else { DType::Bf16 };
+        t.buffer(name).strided_view(offset, dtype, shape, strides).unwrap()
+    }
+    let cases: [(Input, Property, Change); 5] = [
+        (Input::Q, Property::Layout, |t, args| args.q = strided(t, "q", 0, &[1, 7, 2, 128], &[9999, 256, 1, 2])),
+        (Input::K, Property::Layout, |t, args| args.k = strided(t, "k", 0, &[1, 7, 2, 128], &[9999, 260, 128, 1])),
+        (Input::V, Property::Alignment, |t, args| args.v = strided(t, "v", 8, &[1, 7, 4, 128], &[9999, 512, 128, 1])),
+        (Input::V, Property::Layout, |t, args| args.v = strided(t, "v", 0, &[1, 7, 4, 128], &[9999, 0, 128, 1])),
+        (Input::G, Property::Layout, |t, args| args.g = strided(t, "g", 0, &[1, 7, 4], &[9999, 8, 2])),
+    ];
+    for (input, property, change) in cases {
+        refused(input.name(), property, change);
+        let tensors = Tensors::new(&Gdn { copies: vec![input], ..problem() });
+        let mut args = tensors.forward_args();
+        change(&tensors, &mut args);
+        tensors.forward.bind(args).unwrap();
+    }
+    // Batch rows that do not follow one another.
+    let batched = Gdn { batch: 2, tokens: 3, sequences: Sequences::Batch, ..problem() };
+    let tensors = Tensors::new(&batched);
+    let apart = strided(&tensors, "q", 0, &[2, 3, 2, 128], &[1024, 256, 128, 1]);
+    let args = ForwardArgs { q: apart, cu_seqlens: None, ..tensors.forward_args() };
+    assert_refused(tensors.forward.bind(args), "q", Property::Layout);
+}
+
+#[test]
+fn strides_that_kernels_follow_are_accepted() {
+    let tensors = Tensors::new(&problem());
+    let mut args = tensors.forward_args();
+    let row = (2 + 2 + 4) * 128;
+    let head = |first: u64, heads: u64| {
+        let view =
+            tensors.buffer("q").strided_view(first * 256, DType::Bf16, &[1, 7, heads, 128], &[7 * row, row, 128, 1]);
+        view.unwrap()
+    };
+    (args.q, args.k, args.v) = (head(0, 2), head(2, 2), head(4, 4));
+    args.g = tensors.buffer("g").strided_view(4, DType::F32, &[1, 7, 4], &[77, 11, 1]).unwrap();
+    args.cu_seqlens = Some(tensors.view("cu_seqlens", DType::I64, &[3]));
+    tensors.forward.bind(args).unwrap();
+}
+
+#[test]
+fn outputs_are_dense_and_apart() {
+    refused("o", Property::Layout, |t, args| {
+        args.o = t.buffer("o").strided_view(0, DType::Bf16, &[1, 7, 4, 128], &[9999, 1024, 128, 1]).unwrap();
+    });
+    refused("h0", Property::Alignment, |t, args| {
+        let shape = [2, 4, 128, 128];
+        args.h0 = Some(t.buffer("h0").strided_view(4, DType::F32, &shape, &[65536, 16384, 128, 1]).unwrap());
+    });
+    refused("o", Property::Alias, |t, args| args.o = t.view("v", DType::Bf16, &[1, 7, 4, 128]));
+    refused_backward("dq", Property::Alias, |t, args| args.dq = t.view("dk", DType::Bf16, &[1, 7, 2, 128]));
+    let (other, shape) = (Device::reference().unwrap(), [1, 7, 2, 128]);
+    let elsewhere = other.buffer(1 << 20).unwrap();
+    let tensors = Tensors::new(&problem());
+    // An address that only the other device's memory has.
+    let far = elsewhere.strided_view(0, DType::Bf16, &shape, &[1792, 256, 128, 1]).unwrap();
+    if tensors.forward.device().memory().locate(far.address(), 1).is_err() {
+        let args = ForwardArgs { q: far, ..tensors.forward_args() };
+        assert_refused(tensors.forward.bind(args), "q", Property::Location);
+    }
+}
+
+#[test]
+fn memory_for_tapes_and_workspaces() {
+    let tensors = Tensors::new(&problem());
+    assert_refused(tensors.forward.tape(tensors.view("tape", DType::F32, &[64])), "tape", Property::DType);
+    let odd = tensors.buffer("tape").strided_view(16, DType::U8, &[64], &[1]).unwrap();
+    assert_refused(tensors.forward.tape(odd), "tape", Property::Alignment);
+    refused("workspace", Property::DType, |t, args| args.workspace = Some(t.view("dg", DType::F32, &[64])));
+}
+
+#[test]
+fn pins() {
+    let pinned = |pins| Gdn { pins, ..problem() };
+    refused_plan("value_columns", Property::Value, pinned(Pins { value_columns: Some(48), ..Pins::default() }));
+    let unknown = serde_json::from_str::<Pins>(r#"{"engine": "systolic"}"#).unwrap_err().to_string();
+    assert!(unknown.contains("systolic") && unknown.contains("registers"), "{unknown}");
+    assert!(serde_json::from_str::<Pins>(r#"{"segment_chunks": -1}"#).is_err());
+}
