@@ -1,4 +1,5 @@
-// Asynchronous copies of 4 and 16 bytes by threads, in groups; they are accesses of the generic proxy.
+// Asynchronous copies of 16 bytes by threads, in groups; they are accesses of the generic proxy. The target is an
+// address in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +8,8 @@ namespace bakewell {
 
 // 16 bytes, aligned, past L1; zeros when not `live`, and nothing is read then.
 // PTX: cp.async.cg.shared.global
-__device__ inline void async_copy_16(void* shared, const void* global, bool live) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-                 "l"(global), "r"(live ? 16 : 0)
-                 : "memory");
-}
-
-// 4 bytes, likewise. PTX: cp.async.ca.shared.global
-__device__ inline void async_copy_4(void* shared, const void* global, bool live) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                     static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-                 "l"(global), "r"(live ? 4 : 0)
+__device__ inline void async_copy_16(uint32_t shared, const void* global, bool live) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(live ? 16 : 0)
                  : "memory");
 }
 

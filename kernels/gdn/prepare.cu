@@ -76,22 +76,26 @@ struct Work {
     __device__ int row(int half) const { return warp * block_rows + fragment.group + 8 * half; }
 };
 
-__device__ void load_rows(RowTile& tile, const Work& work, const void* base, uint64_t token_stride,
+__device__ void load_rows(const RowTile& tile, const Work& work, const void* base, uint64_t token_stride,
                           uint64_t head_stride) {
-    for (int i = 0; i < RowTile::pieces * chunk_tokens / S::threads; ++i) {
-        const int row = static_cast<int>(threadIdx.x) / RowTile::pieces + i * (S::threads / RowTile::pieces);
-        const int piece = threadIdx.x % RowTile::pieces;
-        const bool live = row < static_cast<int>(work.chunk.tokens);
+    constexpr int step = S::threads / RowTile::pieces;
+    const int piece = static_cast<int>(threadIdx.x) % RowTile::pieces;
+    const int first = static_cast<int>(threadIdx.x) / RowTile::pieces;
+    const RowTile::Cursor target(tile, first, piece);
+    const char* start = row_of(base, work.chunk.first_token, token_stride, work.head, head_stride) + piece * 16;
+    const char* source = start + first * token_stride * 2;
+#pragma unroll
+    for (int i = 0; i < chunk_tokens / step; ++i) {
+        const bool live = first + i * step < static_cast<int>(work.chunk.tokens);
         // A row past the chunk reads nothing, but its address exists.
-        const uint64_t token = work.chunk.first_token + (live ? row : 0);
-        const char* source = row_of(base, token, token_stride, work.head, head_stride);
-        async_copy_16(tile.at(row, piece), source + piece * 16, live);
+        async_copy_16(target.at(i * step, 0), live ? source : start, live);
+        source += step * token_stride * 2;
     }
 }
 
-// The warp's 16 rows, columns 16 i to 16 i + 15, as a left operand.
-__device__ void load_fragment(uint32_t (&a)[4], const RowTile& tile, const Work& work, int i) {
-    ldmatrix_x4(a, tile.at(work.warp * block_rows + work.lane % 16, 2 * i + work.lane / 16));
+// The warp's 16 rows as left operands of steps of 16 columns.
+__device__ RowTile::Cursor own_rows(const RowTile& tile, const Work& work) {
+    return RowTile::Cursor(tile, work.warp * block_rows + work.lane % 16, work.lane / 16);
 }
 
 __device__ void add_squares(float (&sums)[2], const uint32_t (&a)[4]) {
@@ -124,15 +128,18 @@ __device__ void store_norms(float* out, const float (&norms)[2], const Params& p
 using KeyProducts = float[2 * block_count][4];
 
 __device__ void multiply_keys(KeyProducts& products, float (&squares)[2], const RowTile& k, const Work& work) {
+    const RowTile::Cursor own = own_rows(k, work);
+    const RowTile::Cursor all(k, work.lane / 16 * 8 + work.lane % 8, work.lane / 8 % 2);
+#pragma unroll 2
     for (int i = 0; i < head_dim / 16; ++i) {
         uint32_t a[4];
-        load_fragment(a, k, work, i);
+        ldmatrix_x4(a, own.at(0, 2 * i));
         add_squares(squares, a);
 #pragma unroll
         for (int j = 0; j < block_count; ++j) {
             if (j <= work.warp) {
                 uint32_t b[4];
-                ldmatrix_x4(b, k.at(16 * j + work.lane / 16 * 8 + work.lane % 8, 2 * i + work.lane / 8 % 2));
+                ldmatrix_x4(b, all.at(16 * j, 2 * i));
                 mma_m16n8k16<Element::bf16>(products[2 * j], a[0], a[1], a[2], a[3], b[0], b[1]);
                 mma_m16n8k16<Element::bf16>(products[2 * j + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
             }
@@ -369,9 +376,10 @@ __device__ void prepare(SharedMap& shared, const Params& params, const Work& wor
     multiply_keys(products, rk, shared.rows.k, work);
     reciprocal_norms(rk, params.l2norm);
     if (params.l2norm) {
+        const RowTile::Cursor own = own_rows(shared.rows.q, work);
         for (int i = 0; i < head_dim / 16; ++i) {
             uint32_t a[4];
-            load_fragment(a, shared.rows.q, work, i);
+            ldmatrix_x4(a, own.at(0, 2 * i));
             add_squares(norms, a);
         }
     }
@@ -410,7 +418,7 @@ __device__ void prepare(SharedMap& shared, const Params& params, const Work& wor
 extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewell::Schedule::min_ctas_per_sm)
     gdn_prepare(const __grid_constant__ bakewell::Params params) {
     using namespace bakewell;
-    extern __shared__ __align__(128) char shared_bytes[];
+    extern __shared__ __align__(256) char shared_bytes[];
     static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
     auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
 

@@ -4,7 +4,16 @@ use bakewell_core::route::Route;
 use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn};
 
 /// Every compiled schedule.
-pub const SCHEDULES: &[Gdn] = &[Gdn::PREPARE, Gdn::TABLES, Gdn::COPY];
+pub const SCHEDULES: &[Gdn] = &[
+    Gdn::PREPARE,
+    Gdn::SCAN_V64,
+    Gdn::SCAN_V32,
+    Gdn::SCAN_V128,
+    Gdn::STATES_V64,
+    Gdn::STATES_V32,
+    Gdn::TABLES,
+    Gdn::COPY,
+];
 
 /// Which engine serves which shapes; first match wins.
 pub const ROUTES: &[Route<Choice>] =

@@ -1,15 +1,15 @@
 //! Stages of a forward.
 
 use bakewell::emulator::{CompletionPolicy, Options, Target};
-use bakewell::schedule::gdn::Stage;
+use bakewell::schedule::gdn::{Gdn, Segment, Stage};
 use bakewell::{Arch, Device};
 use bakewell_reference::gdn::{Gdn as Problem, recurrence};
 use half::bf16;
 
 use super::check;
 use super::inputs::{CHUNK, Case, DIM, Gates, Inputs};
-use super::model::Forward;
-use super::staged::{Staged, values};
+use super::model::{Forward, SegmentMap, transposed};
+use super::staged::{Staged, to_f32, values};
 
 /// A device with every check on.
 fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Device {
@@ -123,4 +123,145 @@ fn prepare_is_the_same_on_every_architecture() {
         prepare(&emulated(arch, 1, CompletionPolicy::Lazy), &case);
         prepare(&emulated(arch, 2, CompletionPolicy::Eager), &case);
     }
+}
+
+/// States before the first chunk of every segment that is not its sequence's first; NaN elsewhere.
+fn starts(inputs: &Inputs, model: &Forward) -> Vec<f64> {
+    let states = inputs.case.value_heads * DIM * DIM;
+    let of_segment = |segment: &Segment| match segment.index {
+        0 => vec![f64::NAN; states],
+        _ => model.h[segment.first_chunk as usize * states..][..states].to_vec(),
+    };
+    inputs.segments().0.iter().flat_map(of_segment).collect()
+}
+
+/// The programs of `scan` and `states` that `takes` names, whole sequences or from given start states: values, and the same bits from all.
+fn scan(device: &Device, case: &Case, takes: impl Fn(&Gdn) -> bool) {
+    let inputs = Inputs::new(case);
+    let model = Forward::of(&inputs);
+    let staged = Staged::new(device, &inputs).unwrap();
+    staged.prepare_from(&model).unwrap();
+    let start = device.upload(&to_f32(&starts(&inputs, &model))).unwrap();
+    let mut first = None;
+    let schedules = staged.schedules(Stage::Scan).chain(staged.schedules(Stage::States));
+    for schedule in schedules.filter(|schedule| takes(schedule)) {
+        let what = |tensor: &str| format!("{device} {} {tensor} of {case:?}", schedule.name);
+        let scanned = staged.scan(schedule, Some(&start)).unwrap_or_else(|error| panic!("{}: {error}", what("launch")));
+        // Limits of section 3.5 of the specification; v_new is bounded as its gradient is, h as the final state is.
+        let h = values::<bf16>(&scanned.h);
+        let (h, padding) = h.split_at(model.h.len());
+        check(&what("v_new"), &values::<bf16>(&scanned.v_new), &model.v_new, 0.011, 0.03);
+        check(&what("h"), h, &model.h, 0.006, 0.03);
+        check(&what("ht"), &values::<f32>(&scanned.ht), &model.ht, 0.006, 0.03);
+        assert!(padding.iter().all(|value| value.is_nan()), "{}", what("padding"));
+        let states = [&scanned.v_new, &scanned.h, &scanned.ht].map(|buffer| buffer.read().unwrap());
+        let o = scanned.o.read().unwrap();
+        if schedule.stage == Stage::Scan {
+            check(&what("o"), &values::<bf16>(&scanned.o), &model.o, 0.010, 0.03);
+        } else {
+            assert!(o.iter().all(|&byte| byte == 0xFF), "{}", what("o is not written"));
+        }
+        let (same_states, same_o) = first.get_or_insert_with(|| (states.clone(), o.clone()));
+        assert!(*same_states == states, "{}", what("states differ from the first program's"));
+        assert!(schedule.stage == Stage::States || *same_o == o, "{}", what("output differs from the first program's"));
+        if schedule.stage == Stage::Scan && case.segment_chunks.is_none() {
+            let alone = staged.scan_output(schedule).unwrap().read().unwrap();
+            assert!(alone == o, "{}", what("output differs without a tape"));
+        }
+    }
+}
+
+#[test]
+fn scans_give_outputs_and_states() {
+    for (seed, case) in cases().iter().enumerate() {
+        let device = emulated(Arch::Sm90, seed as u64, CompletionPolicy::Random);
+        scan(&device, case, |schedule| ["scan_v64", "states_v32"].contains(&schedule.name));
+    }
+}
+
+#[test]
+fn every_scan_gives_the_same_bits() {
+    let case = Case { lengths: &[80], value_heads: 2, l2norm: true, h0: true, ..Case::default() };
+    scan(&emulated(Arch::Sm90, 2, CompletionPolicy::Lazy), &case, |_| true);
+}
+
+#[test]
+fn scans_start_at_segments() {
+    let case = Case { lengths: &[65, 0, 200], h0: true, l2norm: true, segment_chunks: Some(2), ..Case::default() };
+    scan(&emulated(Arch::Sm90, 3, CompletionPolicy::Lazy), &case, |schedule| schedule.name != "scan_v64");
+}
+
+#[test]
+fn scans_are_the_same_on_every_architecture() {
+    let case = Case { lengths: &[1, 66], l2norm: true, h0: true, packed: true, ..Case::default() };
+    for arch in Arch::ALL {
+        scan(&emulated(arch, 1, CompletionPolicy::Eager), &case, |_| true);
+    }
+}
+
+/// `M` where `wanted`, and untouched where not.
+fn check_map(what: &str, got: &[f64], want: &[f64], wanted: bool) {
+    if wanted {
+        check(what, got, want, 0.006, 0.03);
+    } else {
+        assert!(got.iter().all(|value| value.is_nan()), "{what} is written");
+    }
+}
+
+/// The maps of segments: every one that a composition may ask for, and no other.
+#[test]
+fn pre_scans_give_the_maps_of_segments() {
+    let case =
+        Case { lengths: &[30, 0, 200], l2norm: true, gates: Gates::Slow, segment_chunks: Some(2), ..Case::default() };
+    let inputs = Inputs::new(&case);
+    let model = Forward::of(&inputs);
+    let (segments, sequences) = inputs.segments();
+    let device = emulated(Arch::Sm90, 4, CompletionPolicy::Random);
+    let staged = Staged::new(&device, &inputs).unwrap();
+    staged.prepare_from(&model).unwrap();
+    for schedule in staged.schedules(Stage::States) {
+        for (m_of_first, m_of_last) in [(false, false), (true, true)] {
+            let (h, m) = staged.pre_scan(schedule, m_of_first, m_of_last).unwrap();
+            let (h, m) = (values::<f32>(&h), values::<f32>(&m));
+            for (index, segment) in segments.iter().enumerate() {
+                let what = |map: &str| format!("{} {map} of segment {index}", schedule.name);
+                let range = index * DIM * DIM..(index + 1) * DIM * DIM;
+                if segment.sequence < 0 {
+                    assert!(
+                        h[range.clone()].iter().chain(&m[range]).all(|value| value.is_nan()),
+                        "{}",
+                        what("padding")
+                    );
+                    continue;
+                }
+                let count = sequences[segment.sequence as usize].segments;
+                let (is_first, is_last) = (segment.index == 0, segment.index + 1 == count);
+                let map = SegmentMap::of(&inputs, &model, segment, 0);
+                check_map(&what("H"), &h[range.clone()], &map.h, !is_last);
+                let wanted = count > 1 && (!is_first || m_of_first) && (!is_last || m_of_last);
+                check_map(&what("M"), &m[range], &map.m, wanted);
+            }
+        }
+    }
+}
+
+/// The maps of the model compose to its states: what the pre-scan is held against is right.
+#[test]
+fn maps_of_segments_compose() {
+    let case = Case {
+        lengths: &[200],
+        l2norm: true,
+        h0: true,
+        gates: Gates::Slow,
+        segment_chunks: Some(2),
+        ..Case::default()
+    };
+    let inputs = Inputs::new(&case);
+    let model = Forward::of(&inputs);
+    let mut state = transposed(inputs.h0.as_ref().unwrap());
+    for segment in &inputs.segments().0[..2] {
+        check("start", &model.h[segment.first_chunk as usize * DIM * DIM..][..DIM * DIM], &state, 1e-12, 1e-12);
+        state = SegmentMap::of(&inputs, &model, segment, 0).apply(&state);
+    }
+    check("end", &model.ht, &transposed(&state), 1e-12, 1e-12);
 }

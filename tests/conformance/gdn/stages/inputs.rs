@@ -1,6 +1,6 @@
 //! Cases: shapes, values, tables.
 
-use bakewell::schedule::gdn::{CHUNK_TOKENS, Chunk, HEAD_DIM};
+use bakewell::schedule::gdn::{CHUNK_TOKENS, Chunk, HEAD_DIM, Segment, Sequence};
 use bakewell_conformance::random::Random;
 use half::bf16;
 
@@ -41,6 +41,8 @@ pub(super) struct Case {
     pub(super) gates: Gates,
     /// `q`, `k`, `v` are head views of one row buffer.
     pub(super) packed: bool,
+    /// Chunks of a segment; all of a sequence without.
+    pub(super) segment_chunks: Option<usize>,
     pub(super) seed: u64,
 }
 
@@ -57,6 +59,7 @@ impl Default for Case {
             beta_max: 1.0,
             gates: Gates::Mild,
             packed: false,
+            segment_chunks: None,
             seed: 1,
         }
     }
@@ -148,6 +151,28 @@ impl Inputs {
         };
         let chunks = self.starts.iter().zip(self.case.lengths).enumerate().flat_map(of_sequence);
         chunks.chain([Chunk::PADDING]).collect()
+    }
+
+    /// The segments, a padding entry last, and the sequences.
+    pub(super) fn segments(&self) -> (Vec<Segment>, Vec<Sequence>) {
+        let (mut segments, mut sequences, mut first_chunk) = (Vec::new(), Vec::new(), 0);
+        for (sequence, length) in self.case.lengths.iter().enumerate() {
+            let chunks = length.div_ceil(CHUNK);
+            let count = self.case.segment_chunks.map_or(1, |most| chunks.div_ceil(most)).max(1);
+            sequences.push(Sequence { first_segment: segments.len() as u32, segments: count as u32 });
+            for index in 0..count {
+                let (from, to) = (index * chunks / count, (index + 1) * chunks / count);
+                segments.push(Segment {
+                    first_chunk: (first_chunk + from) as u32,
+                    chunks: (to - from) as u32,
+                    sequence: sequence as i32,
+                    index: index as u32,
+                });
+            }
+            first_chunk += chunks;
+        }
+        segments.push(Segment::PADDING);
+        (segments, sequences)
     }
 }
 

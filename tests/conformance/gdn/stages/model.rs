@@ -6,6 +6,8 @@
 //! P = scale r r (Q K^T) D    O  = scale e^c r (Q S) + P Vn
 //! ```
 
+use bakewell::schedule::gdn::{Chunk, Segment};
+
 use super::inputs::{CHUNK, DIM, Inputs};
 
 /// The forward of every chunk. Chunks are those of [`Inputs::chunks`] without padding; rows are those of the tensors, and
@@ -173,13 +175,42 @@ impl Forward {
     }
 }
 
-fn rows_of<'a>(
-    inputs: &'a Inputs,
-    chunk: &bakewell::schedule::gdn::Chunk,
-    value_head: usize,
-    rq: &'a [f64],
-    rk: &'a [f64],
-) -> Rows<'a> {
+/// What a segment does to a state: `S' = M S + H`.
+#[derive(Debug)]
+pub(super) struct SegmentMap {
+    /// `[128 V, 128 K]`.
+    pub(super) h: Vec<f64>,
+    /// A row per column of `M`.
+    pub(super) m: Vec<f64>,
+}
+
+impl SegmentMap {
+    pub(super) fn of(inputs: &Inputs, model: &Forward, segment: &Segment, value_head: usize) -> SegmentMap {
+        let mut h = vec![0.0; DIM * DIM];
+        let mut m: Vec<f64> = (0..DIM * DIM).map(|i| if i / DIM == i % DIM { 1.0 } else { 0.0 }).collect();
+        let first = segment.first_chunk as usize;
+        for chunk in &inputs.chunks()[first..first + segment.chunks as usize] {
+            let rows = rows_of(inputs, chunk, value_head, &model.rq, &model.rk);
+            let a = rows.inverse();
+            for (state, values) in [(&mut h, true), (&mut m, false)] {
+                let v_new = rows.v_new(&a, state, values);
+                rows.update(state, &v_new);
+            }
+        }
+        SegmentMap { h, m }
+    }
+
+    /// The state after the segment; V-major.
+    pub(super) fn apply(&self, state: &[f64]) -> Vec<f64> {
+        let mut next = self.h.clone();
+        for (to, from) in next.chunks_exact_mut(DIM).zip(state.chunks_exact(DIM)) {
+            from.iter().zip(self.m.chunks_exact(DIM)).for_each(|(s, column)| axpy(to, *s, column));
+        }
+        next
+    }
+}
+
+fn rows_of<'a>(inputs: &'a Inputs, chunk: &Chunk, value_head: usize, rq: &'a [f64], rk: &'a [f64]) -> Rows<'a> {
     let (first, tokens) = (chunk.first_token as usize, chunk.tokens as usize);
     let mut sum = 0.0;
     let gates = (first..first + tokens).map(|row| inputs.g[row * inputs.case.value_heads + value_head]);

@@ -9,6 +9,7 @@ use bakewell_reference::Element;
 use half::bf16;
 
 use super::inputs::{CHUNK, DIM, Inputs};
+use super::model::Forward;
 
 /// Elements after each row of a packed buffer that belong to no tensor.
 const ROW_GAP: usize = 24;
@@ -21,15 +22,27 @@ pub(super) struct Heads {
     pub(super) head_stride: u64,
 }
 
+/// What a scan writes.
+pub(super) struct Scanned {
+    pub(super) o: Buffer,
+    pub(super) v_new: Buffer,
+    pub(super) h: Buffer,
+    pub(super) ht: Buffer,
+}
+
 /// A case on a device. Outputs hold NaN until a stage writes them.
 pub(super) struct Staged<'a> {
     pub(super) device: &'a Device,
     pub(super) inputs: &'a Inputs,
     pub(super) q: Heads,
     pub(super) k: Heads,
+    pub(super) v: Heads,
     pub(super) g: Buffer,
     pub(super) beta: Buffer,
+    pub(super) h0: Option<Buffer>,
     pub(super) chunks: Buffer,
+    pub(super) segments: Buffer,
+    pub(super) sequences: Buffer,
     pub(super) rq: Buffer,
     pub(super) rk: Buffer,
     pub(super) gate: Buffer,
@@ -40,7 +53,8 @@ pub(super) struct Staged<'a> {
 impl<'a> Staged<'a> {
     pub(super) fn new(device: &'a Device, inputs: &'a Inputs) -> Result<Staged<'a>> {
         let case = &inputs.case;
-        let (q, k, rows) = place_rows(device, inputs)?;
+        let (q, k, v, rows) = place_rows(device, inputs)?;
+        let (segments, sequences) = inputs.segments();
         let chunks = inputs.chunks();
         let upload = |bytes: Vec<u8>| device.upload(&bytes);
         let beta = if case.beta_bf16 { to_bf16(&inputs.beta) } else { to_f32(&inputs.beta) };
@@ -50,9 +64,13 @@ impl<'a> Staged<'a> {
             inputs,
             q,
             k,
+            v,
             g: upload(to_f32(&inputs.g))?,
             beta: upload(beta)?,
+            h0: inputs.h0.as_ref().map(|h0| upload(to_f32(h0))).transpose()?,
             chunks: upload(chunks.iter().flat_map(|chunk| chunk.to_bytes()).collect())?,
+            segments: upload(segments.iter().flat_map(|segment| segment.to_bytes()).collect())?,
+            sequences: upload(sequences.iter().flat_map(|sequence| sequence.to_bytes()).collect())?,
             rq: poisoned(device, norms)?,
             rk: poisoned(device, norms)?,
             gate: poisoned(device, (inputs.rows * case.value_heads * 4) as u64)?,
@@ -108,10 +126,109 @@ impl<'a> Staged<'a> {
             .u32("l2norm", u32::from(case.l2norm))?;
         self.launch(schedule, self.inputs.chunks().len() * case.heads, &block)
     }
+
+    /// What `prepare` writes, from the model: the other stages are tested on it.
+    pub(super) fn prepare_from(&self, model: &Forward) -> Result<()> {
+        self.rq.write(0, &to_f32(&model.rq))?;
+        self.rk.write(0, &to_f32(&model.rk))?;
+        self.gate.write(0, &to_f32(&model.gate))?;
+        self.a.write(0, &to_bf16(&model.a))
+    }
+
+    /// `scan` or `states` over every segment, with everything that it may write.
+    pub(super) fn scan(&self, schedule: &Gdn, start: Option<&Buffer>) -> Result<Scanned> {
+        let case = &self.inputs.case;
+        let (segments, _) = self.inputs.segments();
+        let values = (self.inputs.rows * case.value_heads * DIM * 2) as u64;
+        let states = case.value_heads * DIM * DIM;
+        let scanned = Scanned {
+            o: poisoned(self.device, values)?,
+            v_new: poisoned(self.device, values)?,
+            h: poisoned(self.device, (self.inputs.chunks().len() * states * 2) as u64)?,
+            ht: poisoned(self.device, (case.lengths.len() * states * 4) as u64)?,
+        };
+        let mut block = self.scan_block(schedule)?;
+        block
+            .pointer("h0", self.h0.as_ref().map_or(0, Buffer::address))?
+            .pointer("start", start.map_or(0, Buffer::address))?
+            .pointer("o", scanned.o.address())?
+            .pointer("v_new", scanned.v_new.address())?
+            .pointer("h", scanned.h.address())?
+            .pointer("ht", scanned.ht.address())?
+            .pointer("segment_state", 0)?
+            .pointer("m", 0)?
+            .u32("m_of_first", 0)?
+            .u32("m_of_last", 0)?;
+        let ctas = segments.len() * case.value_heads * schedule.value_splits() as usize;
+        self.launch(schedule, ctas, &block)?;
+        Ok(scanned)
+    }
+
+    /// `scan` without a tape: nothing is asked for but the output.
+    pub(super) fn scan_output(&self, schedule: &Gdn) -> Result<Buffer> {
+        let case = &self.inputs.case;
+        let o = poisoned(self.device, (self.inputs.rows * case.value_heads * DIM * 2) as u64)?;
+        let mut block = self.scan_block(schedule)?;
+        block.pointer("h0", self.h0.as_ref().map_or(0, Buffer::address))?.pointer("o", o.address())?;
+        for name in ["start", "v_new", "h", "ht", "segment_state", "m"] {
+            block.pointer(name, 0)?;
+        }
+        block.u32("m_of_first", 0)?.u32("m_of_last", 0)?;
+        let ctas = self.inputs.segments().0.len() * case.value_heads * schedule.value_splits() as usize;
+        self.launch(schedule, ctas, &block)?;
+        Ok(o)
+    }
+
+    /// The maps of every segment: `(H, M)`.
+    pub(super) fn pre_scan(&self, schedule: &Gdn, m_of_first: bool, m_of_last: bool) -> Result<(Buffer, Buffer)> {
+        let case = &self.inputs.case;
+        let (segments, _) = self.inputs.segments();
+        let bytes = (segments.len() * case.value_heads * DIM * DIM * 4) as u64;
+        let (h, m) = (poisoned(self.device, bytes)?, poisoned(self.device, bytes)?);
+        let mut block = self.scan_block(schedule)?;
+        for name in ["h0", "start", "o", "v_new", "h", "ht"] {
+            block.pointer(name, 0)?;
+        }
+        block
+            .pointer("segment_state", h.address())?
+            .pointer("m", m.address())?
+            .u32("m_of_first", u32::from(m_of_first))?
+            .u32("m_of_last", u32::from(m_of_last))?;
+        let ctas = segments.len() * case.value_heads * 2 * schedule.value_splits() as usize;
+        self.launch(schedule, ctas, &block)?;
+        Ok((h, m))
+    }
+
+    /// What all uses of the scan share.
+    fn scan_block(&self, schedule: &Gdn) -> Result<ParamBlock> {
+        let case = &self.inputs.case;
+        let mut block = ParamBlock::new(schedule.params());
+        for (name, heads) in [("q", self.q), ("k", self.k), ("v", self.v)] {
+            block
+                .pointer(name, heads.address)?
+                .u64(&format!("{name}_token_stride"), heads.token_stride)?
+                .u64(&format!("{name}_head_stride"), heads.head_stride)?;
+        }
+        block
+            .pointer("beta", self.beta.address())?
+            .pointer("rq", self.rq.address())?
+            .pointer("rk", self.rk.address())?
+            .pointer("gate", self.gate.address())?
+            .pointer("a", self.a.address())?
+            .pointer("chunks", self.chunks.address())?
+            .pointer("segments", self.segments.address())?
+            .pointer("sequences", self.sequences.address())?
+            .u64("beta_token_stride", case.value_heads as u64)?
+            .u32("heads", case.heads as u32)?
+            .u32("value_heads", case.value_heads as u32)?
+            .u32("beta_bf16", u32::from(case.beta_bf16))?
+            .f32("scale", case.scale)?;
+        Ok(block)
+    }
 }
 
 /// `q`, `k`, `v` in buffers of their own, or one after the other in the rows of one buffer with a gap of NaN.
-fn place_rows(device: &Device, inputs: &Inputs) -> Result<(Heads, Heads, Vec<Buffer>)> {
+fn place_rows(device: &Device, inputs: &Inputs) -> Result<(Heads, Heads, Heads, Vec<Buffer>)> {
     let case = &inputs.case;
     let (key_width, value_width) = (case.heads * DIM, case.value_heads * DIM);
     let at = |address: u64, width: usize| Heads { address, token_stride: width as u64, head_stride: DIM as u64 };
@@ -119,7 +236,7 @@ fn place_rows(device: &Device, inputs: &Inputs) -> Result<(Heads, Heads, Vec<Buf
         let upload = |values: &[f64]| device.upload(&to_bf16(values));
         let buffers = vec![upload(&inputs.q)?, upload(&inputs.k)?, upload(&inputs.v)?];
         let address = |i: usize| buffers[i].address();
-        return Ok((at(address(0), key_width), at(address(1), key_width), buffers));
+        return Ok((at(address(0), key_width), at(address(1), key_width), at(address(2), value_width), buffers));
     }
     let width = 2 * key_width + value_width + ROW_GAP;
     let mut rows = vec![f64::NAN; inputs.rows * width];
@@ -130,8 +247,8 @@ fn place_rows(device: &Device, inputs: &Inputs) -> Result<(Heads, Heads, Vec<Buf
         }
     }
     let buffer = device.upload(&to_bf16(&rows))?;
-    let [q, k, _] = parts.map(|(_, offset, _)| at(buffer.address() + 2 * offset as u64, width));
-    Ok((q, k, vec![buffer]))
+    let [q, k, v] = parts.map(|(_, offset, _)| at(buffer.address() + 2 * offset as u64, width));
+    Ok((q, k, v, vec![buffer]))
 }
 
 /// A buffer of NaN.

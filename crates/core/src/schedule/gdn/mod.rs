@@ -195,6 +195,29 @@ impl Gdn {
         min_ctas_per_sm: 16,
     };
 
+    /// Half a head per CTA, 16 value columns per warp.
+    pub const SCAN_V64: Gdn = Gdn {
+        name: "scan_v64",
+        stage: Stage::Scan,
+        engine: Engine::Registers,
+        threads: 128,
+        value_columns: 64,
+        min_ctas_per_sm: 2,
+    };
+
+    /// A quarter of a head per CTA: where heads and segments do not fill the device.
+    pub const SCAN_V32: Gdn = Gdn { name: "scan_v32", threads: 64, value_columns: 32, ..Gdn::SCAN_V64 };
+
+    /// A head per CTA: keys are loaded and multiplied with queries once, where heads fill the device.
+    pub const SCAN_V128: Gdn =
+        Gdn { name: "scan_v128", threads: 256, value_columns: 128, min_ctas_per_sm: 1, ..Gdn::SCAN_V64 };
+
+    /// As [`Gdn::SCAN_V64`], without output.
+    pub const STATES_V64: Gdn = Gdn { name: "states_v64", stage: Stage::States, ..Gdn::SCAN_V64 };
+
+    /// As [`Gdn::SCAN_V32`], without output.
+    pub const STATES_V32: Gdn = Gdn { name: "states_v32", stage: Stage::States, ..Gdn::SCAN_V32 };
+
     /// CTAs that share the value columns of a head.
     pub const fn value_splits(&self) -> u32 {
         HEAD_DIM / self.value_columns
@@ -204,8 +227,9 @@ impl Gdn {
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
-            Stage::Scan | Stage::States | Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
+            Stage::Scan | Stage::States => scan::shared_bytes(self),
             Stage::Tables => tables::SHARED_BYTES,
+            Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
         }
     }
 }

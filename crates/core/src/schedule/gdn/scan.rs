@@ -14,7 +14,7 @@
 //! writes `ht`. In the pre-scan the last segment of a sequence has no H; it has M only with `m_of_last`, which a
 //! backward with `dht` needs; the first has M only with `m_of_first`, which a forward with `h0` needs.
 
-use super::{f32, pointer, u32, u64};
+use super::{CHUNK_TOKENS, Gdn, HEAD_DIM, Stage, f32, pointer, u32, u64};
 use crate::params::ParamLayout;
 
 /// Fields of the parameter block. Shapes: see `kernels/gdn/scan_params.cuh`.
@@ -54,3 +54,13 @@ pub const PARAMS: ParamLayout = ParamLayout {
         f32("scale"),
     ],
 };
+
+/// Bytes of dynamic shared memory: two stages of k, A, v and, with output, q; P; two tables of factors.
+pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
+    let rows = CHUNK_TOKENS * HEAD_DIM * 2;
+    let square = CHUNK_TOKENS * CHUNK_TOKENS * 2;
+    let values = CHUNK_TOKENS * schedule.value_columns * 2;
+    let factors = 7 * CHUNK_TOKENS * 4 + 16;
+    let with_output = matches!(schedule.stage, Stage::Scan) as u32;
+    (2 * (rows + square + values + with_output * rows) + with_output * square + 2 * factors).next_multiple_of(256)
+}
