@@ -33,7 +33,11 @@ impl Guarded {
     pub(crate) fn poison(&self) -> Result<()> {
         self.buffer.fill(GUARD)?;
         let bytes = self.buffer.bytes() - 2 * GUARD_BYTES;
-        self.buffer.write(GUARD_BYTES, &vec![POISON; bytes as usize])
+        self.write(&vec![POISON; bytes as usize])
+    }
+
+    pub(crate) fn write(&self, content: &[u8]) -> Result<()> {
+        self.buffer.write(GUARD_BYTES, content)
     }
 
     pub(crate) fn view(&self) -> Result<TensorView<'_>> {

@@ -8,4 +8,4 @@ use bakewell_core::schedule::nvfp4_pre_attention::norm::{Norm, ROUTES as NORM_RO
 const NORMS: &[Norm] = &[Norm::ANY, Norm::H5376];
 
 /// Schedules and routes of both kernels.
-pub const TABLES: Tables = Tables { norm: Table { schedules: NORMS, routes: NORM_ROUTES } };
+pub const TABLES: Tables = Tables { norm: Table { schedules: NORMS, routes: NORM_ROUTES }, ..Tables::NONE };

@@ -476,6 +476,18 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_k6_e4m3",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_k6_e4m3.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_k6_e4m3.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_k6_nvfp4",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_k6_nvfp4.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_k6_nvfp4.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
         variant: "norm",
         ptx: include_bytes!("../programs/nvfp4_pre_attention-norm.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_pre_attention-norm.cubin.zst"),
@@ -485,6 +497,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         variant: "norm_h5376",
         ptx: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_pre_attention-norm_h5376.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "weight_image",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-weight_image.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-weight_image.cubin.zst"),
     },
     Embedded {
         operation: Operation::Gdn,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bakewell::error::Property;
+use bakewell::schedule::nvfp4_pre_attention::OutputFormat;
 use bakewell::{Error, Result};
 
 use crate::file::load_folder;
@@ -34,6 +35,12 @@ impl Golden {
     /// [`Error::Argument`] that names it.
     pub fn tensor(&self, name: &'static str) -> Result<&HostTensor> {
         self.file.tensor(name)
+    }
+
+    /// The output that it has.
+    pub fn output(&self) -> OutputFormat {
+        let e4m3 = self.file.metadata.get("out_format").is_some_and(|format| format == OutputFormat::E4m3.name());
+        if e4m3 { OutputFormat::E4m3 } else { OutputFormat::Nvfp4 }
     }
 
     /// A number of the metadata that must be there: `P`, `heads`, `rope_dim`, `eps`.

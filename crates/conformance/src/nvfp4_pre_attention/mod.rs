@@ -5,10 +5,12 @@
 //! | [`golden`] | inputs with every intermediate and output, computed independently |
 //! | [`inputs`] | inputs from files and generators, and what the reference makes of them |
 //! | [`norm`] | the norm kernel alone |
+//! | [`wgmma`] | the GEMM on warpgroup tensor cores alone |
 
 pub mod golden;
 pub mod inputs;
 pub mod norm;
+pub mod wgmma;
 
 pub use golden::Golden;
 pub use inputs::Inputs;

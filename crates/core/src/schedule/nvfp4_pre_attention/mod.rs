@@ -3,19 +3,29 @@
 //! | module | kernel |
 //! |---|---|
 //! | [`norm`] | RMSNorm, modulation and quantisation of the hidden states; one source for every architecture |
+//! | [`wgmma`] | GEMM and epilogue on warpgroup tensor cores |
+//! | [`weight_image`] | weights decoded for it, once |
 
 pub mod norm;
+pub mod weight_image;
+pub mod wgmma;
 
 use serde::{Deserialize, Serialize};
 
 use super::Schedule;
 use crate::architecture::Table;
 use norm::Norm;
+use weight_image::WeightImage;
+use wgmma::Wgmma;
 
 /// Elements of a head.
 pub const HEAD_DIM: u32 = 128;
 /// Head rows of a token and head: Q, K, V.
 pub const KINDS: u32 = 3;
+/// Tokens of a CTA's tile in the GEMM.
+pub const TILE_TOKENS: u32 = 128;
+/// Columns of a tile: two head rows.
+pub const TILE_COLUMNS: u32 = 256;
 /// Elements that share a scale factor.
 pub const SCALE_GROUP: u32 = 16;
 /// Rows of a tile of scale factors.
@@ -66,14 +76,25 @@ pub struct Choice {
 pub struct Tables {
     /// The first kernel.
     pub norm: Table<Norm, Choice>,
+    /// The second kernel, on warpgroup tensor cores. A choice names schedules that differ in their output only.
+    pub wgmma: Table<Wgmma, Choice>,
+    /// What decodes the weights for it.
+    pub weight_image: &'static [WeightImage],
 }
 
 impl Tables {
     /// No schedule at all.
-    pub const NONE: Tables = Tables { norm: Table { schedules: &[], routes: &[] } };
+    pub const NONE: Tables = Tables {
+        norm: Table { schedules: &[], routes: &[] },
+        wgmma: Table { schedules: &[], routes: &[] },
+        weight_image: &[],
+    };
 
-    /// Every schedule of both kernels.
+    /// Every schedule of every kernel.
     pub fn schedules(&self) -> impl Iterator<Item = &dyn Schedule> {
-        self.norm.schedules.iter().map(|schedule| schedule as &dyn Schedule)
+        let norm = self.norm.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        let wgmma = self.wgmma.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        let weight_image = self.weight_image.iter().map(|schedule| schedule as &dyn Schedule);
+        norm.chain(wgmma).chain(weight_image)
     }
 }

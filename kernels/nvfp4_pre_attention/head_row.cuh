@@ -1,0 +1,154 @@
+// The epilogue of one head row: 128 words v = bf16(acc * alpha) of one token, head and kind.
+//
+//   Q, K:  y = bf16(v * rstd * weight), rotated in its first rope_dim elements (split halves: d with d + rope_dim / 2)
+//   V:     y = v
+//   out:   NVFP4 codes with a scale per 16 elements, or E4M3 of y * scale
+//
+// Every operation is rounded once, in the order that the specification fixes, so that all kernels and all targets write
+// the same bytes. Words travel packed, two bf16 a register, the even element low.
+#pragma once
+
+#include "../device/element.cuh"
+#include "../device/fp8.cuh"
+#include "quantise.cuh"
+#include "scale_layout.cuh"
+
+#include <cstdint>
+
+namespace bakewell {
+
+constexpr int head_dim = 128;
+constexpr int block_elements = scale_group;
+constexpr int row_blocks = head_dim / block_elements;
+constexpr int row_words = head_dim / 2;
+
+// Sixteen elements: what shares a scale, and the unit in which a row is split between threads.
+constexpr int block_words = block_elements / 2;
+using Block = uint32_t[block_words];
+
+// Words of a vector of eight elements.
+constexpr int vector_words = 4;
+constexpr int row_vectors = row_words / vector_words;
+
+__device__ inline float low_value(uint32_t word) { return __uint_as_float(word << 16); }
+__device__ inline float high_value(uint32_t word) { return __uint_as_float(word & 0xFFFF'0000); }
+
+// ---------------------------------------------------------------- normalisation
+
+// Sum of squares of a block: a chain for each half.
+__device__ inline float square_sum(const Block& block) {
+    float half[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < block_words; ++i) {
+        float& sum = half[i / (block_words / 2)];
+        sum = __fmaf_rn(low_value(block[i]), low_value(block[i]), sum);
+        sum = __fmaf_rn(high_value(block[i]), high_value(block[i]), sum);
+    }
+    return __fadd_rn(half[0], half[1]);
+}
+
+// From the blocks' sums; that of the row is ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
+__device__ inline float row_rstd(const float (&sums)[row_blocks], float eps) {
+    const float low = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
+    const float high = __fadd_rn(__fadd_rn(sums[4], sums[5]), __fadd_rn(sums[6], sums[7]));
+    return __frsqrt_rn(__fadd_rn(__fmul_rn(__fadd_rn(low, high), 1.0f / head_dim), eps));
+}
+
+// Eight elements and their weights.
+__device__ inline void normalise(uint32_t* words, float rstd, const uint4& weights) {
+    const auto scaled = [rstd](float value, float weight) { return __fmul_rn(__fmul_rn(value, rstd), weight); };
+    const uint32_t weight_words[vector_words] = {weights.x, weights.y, weights.z, weights.w};
+#pragma unroll
+    for (int i = 0; i < vector_words; ++i) {
+        words[i] = pack<Element::bf16>(scaled(low_value(words[i]), low_value(weight_words[i])),
+                                       scaled(high_value(words[i]), high_value(weight_words[i])));
+    }
+}
+
+// ---------------------------------------------------------------- rotation
+
+// Rotates eight elements `low` with their partners `high`, half the rotated width further on.
+__device__ inline void rotate(uint32_t* low, uint32_t* high, const uint4& cosines, const uint4& sines) {
+    const uint32_t cos_words[vector_words] = {cosines.x, cosines.y, cosines.z, cosines.w};
+    const uint32_t sin_words[vector_words] = {sines.x, sines.y, sines.z, sines.w};
+    const auto turned = [](float c, float own, float s, float other) { return __fmaf_rn(c, own, __fmul_rn(other, s)); };
+#pragma unroll
+    for (int i = 0; i < vector_words; ++i) {
+        const float c0 = low_value(cos_words[i]), c1 = high_value(cos_words[i]);
+        const float s0 = low_value(sin_words[i]), s1 = high_value(sin_words[i]);
+        const float a0 = low_value(low[i]), a1 = high_value(low[i]);
+        const float b0 = low_value(high[i]), b1 = high_value(high[i]);
+        low[i] = pack<Element::bf16>(turned(c0, a0, -s0, b0), turned(c1, a1, -s1, b1));
+        high[i] = pack<Element::bf16>(turned(c0, b0, s0, a0), turned(c1, b1, s1, a1));
+    }
+}
+
+// ---------------------------------------------------------------- output
+
+// Largest magnitude of a block. Bit patterns of magnitudes order as their values do. PTX: max.u16x2
+__device__ inline float largest_magnitude(const Block& block) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < block_words; ++i) {
+        largest = __vmaxu2(largest, block[i] & 0x7FFF'7FFF);
+    }
+    return fmaxf(low_value(largest), high_value(largest));
+}
+
+// The sixteen codes of a block under its scale.
+template <bool e2m1_instruction>
+__device__ inline uint2 quantise_fp4(const Block& block, const BlockScale& scale) {
+    uint32_t codes[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float values[block_words];
+#pragma unroll
+        for (int i = 0; i < block_words / 2; ++i) {
+            values[2 * i] = low_value(block[4 * half + i]);
+            values[2 * i + 1] = high_value(block[4 * half + i]);
+        }
+        codes[half] = encode_e2m1<e2m1_instruction>(values, scale.inverse);
+    }
+    return make_uint2(codes[0], codes[1]);
+}
+
+// The sixteen bytes of a block.
+__device__ inline uint4 quantise_e4m3(const Block& block, float inverse) {
+    uint32_t bytes[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t first = block[2 * i], second = block[2 * i + 1];
+        bytes[i] = pack_e4m3(__fmul_rn(low_value(first), inverse), __fmul_rn(high_value(first), inverse),
+                             __fmul_rn(low_value(second), inverse), __fmul_rn(high_value(second), inverse));
+    }
+    return make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
+}
+
+// ---------------------------------------------------------------- places
+
+enum class Kind : uint32_t { q, k, v };
+constexpr uint32_t kinds = 3;
+
+// Which row of which destination a head row is. `heads` in all are shared out over `destinations`.
+struct RowPlace {
+    uint32_t local_heads; // of a destination
+    uint32_t destination;
+    uint64_t head_kind; // in a token of the destination: local head * 3 + kind
+    uint64_t row;       // in the destination: token * local heads * 3 + head_kind
+
+    __device__ RowPlace(uint64_t token, uint32_t head, Kind kind, uint32_t heads, uint32_t destinations)
+        : local_heads(heads / destinations), destination(head / local_heads),
+          head_kind(static_cast<uint64_t>(head % local_heads) * kinds + static_cast<uint32_t>(kind)),
+          row(token * local_heads * kinds + head_kind) {}
+};
+
+// Sets of four scales in a row of the output.
+constexpr uint32_t row_scale_sets = row_blocks / scale_tile_groups;
+
+// Bytes of a destination's scales: whole tiles of 128 rows.
+__device__ inline uint64_t destination_scale_bytes(uint64_t tokens, uint32_t local_heads) {
+    const uint64_t tiles = (tokens * local_heads * kinds + scale_tile_rows - 1) / scale_tile_rows;
+    return tiles * row_scale_sets * scale_tile_bytes;
+}
+
+} // namespace bakewell

@@ -1,0 +1,72 @@
+//! The GEMM on warpgroup tensor cores alone: from the goldens' activations to their outputs, byte for byte.
+
+use bakewell::schedule::nvfp4_pre_attention::wgmma::Wgmma;
+use bakewell::{Device, architectures};
+use bakewell_conformance::nvfp4_pre_attention::Golden;
+use bakewell_conformance::nvfp4_pre_attention::wgmma::{Inputs, Outputs, run};
+use bakewell_tests::{data, on_every_engine};
+
+/// The schedules of a device for an output; none without warpgroup tensor cores.
+fn schedules(device: &Device, inputs: &Inputs) -> Vec<&'static Wgmma> {
+    let Some(arch) = device.arch() else { return Vec::new() };
+    let all = architectures::find(arch).unwrap().architecture.nvfp4_pre_attention.wgmma.schedules;
+    all.iter().filter(|schedule| schedule.output == inputs.output()).collect()
+}
+
+fn goldens() -> Vec<(String, Inputs, Outputs)> {
+    let goldens = Golden::load_all(&data("golden/nvfp4_pre_attention")).unwrap();
+    let load = |golden: Golden| {
+        let tensor = |name| golden.tensor(name).unwrap().clone();
+        let expected = Outputs {
+            out_q: tensor("out_q"),
+            out_sf: golden.tensor("out_sf").ok().cloned(),
+            debug_q: tensor("q_bf16"),
+            debug_k: tensor("k_bf16"),
+        };
+        (golden.name.clone(), Inputs::of(&golden).unwrap(), expected)
+    };
+    goldens.into_iter().map(load).collect()
+}
+
+/// Also the rows of which the specification determines nothing: the files pin words that any order of the sums gives.
+#[test]
+fn every_golden_is_met_in_every_byte() {
+    let goldens = goldens();
+    on_every_engine(|device| {
+        for (name, inputs, expected) in &goldens {
+            for schedule in schedules(device, inputs) {
+                let got = run(device, schedule, inputs).map_err(|error| format!("{name}: {error}"))?;
+                if got != *expected {
+                    return Err(format!("{name}: other bytes"));
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+/// One cluster walks all tiles: rings wrap, words and accumulators are handed on from tile to tile.
+#[cfg(feature = "emulator")]
+#[test]
+fn every_seed_and_every_number_of_sms_gives_the_bytes_of_the_golden() {
+    use bakewell::Arch;
+    use bakewell::emulator::{CompletionPolicy, Options, Target};
+
+    let goldens = goldens();
+    let (_, inputs, expected) = goldens.iter().find(|(name, ..)| name == "rand_p4_nvfp4_m130_h256_n4").unwrap();
+    for (seed, policy, sm_count) in [
+        (0, CompletionPolicy::Eager, 2),
+        (0, CompletionPolicy::Lazy, 2),
+        (1, CompletionPolicy::Random, 2),
+        (2, CompletionPolicy::Random, 5),
+    ] {
+        let mut options = Options::new(Target::Sm90);
+        (options.seed, options.policy, options.sm_count) = (seed, policy, sm_count);
+        options.checks.read_fences = true;
+        let device = Device::emulated_with(Arch::Sm90, options).unwrap();
+        for schedule in schedules(&device, inputs) {
+            let got = run(&device, schedule, inputs).unwrap();
+            assert!(got == *expected, "seed {seed}, {policy:?}, {sm_count} SMs: other bytes");
+        }
+    }
+}
