@@ -5,7 +5,9 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`contract`] | what every operation promises about tensors, bindings and launches |
 //! | [`recording`] | a runtime that executes nothing and remembers everything |
+//! | [`runs`] | runs on an engine, and what they must give |
 //!
 //! ```
 //! assert!(bakewell_tests::data("golden/gqa_decode").join("one_key.safetensors").exists());
@@ -19,7 +21,9 @@ use bakewell::Device;
 use bakewell_conformance::engines::Engines;
 use serde::de::DeserializeOwned;
 
+pub mod contract;
 pub mod recording;
+pub mod runs;
 
 /// A file or folder of this package: where it was built, or below `tests/` or the current directory for a test binary
 /// that was carried to another machine.

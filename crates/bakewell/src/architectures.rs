@@ -84,7 +84,6 @@ mod tests {
     use bakewell_core::architecture::Table;
     use bakewell_core::program::{Artifact, Embedded, EvidenceFile, Manifest, ProgramRecord, Sha256Hex};
     use bakewell_core::schedule::gqa_decode::GqaDecode;
-    use bakewell_core::schedule::nvfp4_pre_attention::Tables;
 
     use super::*;
 
@@ -112,14 +111,11 @@ mod tests {
         let manifest = Manifest { arch: Arch::Sm90, toolchain: Default::default(), programs: vec![record] };
         let json = |text: serde_json::Result<String>| -> &'static str { text.unwrap().leak() };
         Compiled::new(Box::leak(Box::new(Architecture {
-            arch: Arch::Sm90,
             manifest: json(serde_json::to_string(&manifest)),
             evidence: json(serde_json::to_string(&EvidenceFile::default())),
             embedded: vec![embedded].leak(),
             gqa_decode: Table { schedules: &[SCHEDULE], routes: &[] },
-            nvfp4_context: Table { schedules: &[], routes: &[] },
-            nvfp4_pre_attention: Tables::NONE,
-            gdn: Table { schedules: &[], routes: &[] },
+            ..Architecture::empty(Arch::Sm90)
         })))
     }
 

@@ -158,6 +158,10 @@ mod tests {
             <GqaDecode as Problem>::workspace(decision)
         }
 
+        fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
+            vec![decision.schedule; 3]
+        }
+
         fn check(&self, args: &GqaDecodeArgs<'_>) -> Result<()> {
             self.0.check(args)
         }

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bakewell_core::program::program_name;
+use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, LaunchConfig, Operation, Result, Stream};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
@@ -44,6 +46,9 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
 
     /// The workspace of a decision; empty for an empty problem.
     fn workspace(decision: &Self::Decision) -> &WorkspaceLayout;
+
+    /// The programs that a launch runs, in order.
+    fn schedules(decision: &Self::Decision) -> Vec<&'static dyn Schedule>;
 
     /// Checks type, shape and layout of every tensor but the workspace. Where tensors lie and what they overlap is
     /// checked afterwards, for all operations alike.
@@ -127,6 +132,18 @@ impl<P: Problem> Plan<P> {
             Route::Reference(_) => None,
             Route::Programs(_, decision) => Some(decision),
         }
+    }
+
+    /// Schedules of the programs that a launch runs; none on the reference.
+    pub fn schedules(&self) -> Vec<&'static dyn Schedule> {
+        self.decision().map(P::schedules).unwrap_or_default()
+    }
+
+    /// Names of these programs: `sm90/gqa_decode-stream_g4_d128_f16`.
+    pub fn programs(&self) -> Vec<String> {
+        let arch = self.device.arch();
+        let name = |schedule: &dyn Schedule| Some(program_name(arch?, schedule.operation(), &schedule.variant()));
+        self.schedules().into_iter().filter_map(name).collect()
     }
 
     /// Bytes of workspace that a binding needs.

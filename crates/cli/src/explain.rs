@@ -1,13 +1,13 @@
 //! `bakewell explain`: the plan for a shape, and what every row of the route table says to it.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 
-use bakewell::gqa_decode::{GqaDecode, consider, decide};
-use bakewell::nvfp4_context::{self, Nvfp4Context};
+use bakewell::gqa_decode::{GqaDecode, consider};
+use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::route::Route;
 use bakewell::schedule::gqa_decode::{Choice, Splits};
-use bakewell::workspace::WorkspaceLayout;
-use bakewell::{Arch, Architecture, Device, DeviceName, architectures};
+use bakewell::{Arch, Architecture, Device, DeviceName, Problem, architectures};
+use serde::Serialize;
 
 use crate::args::{OperationArg, problem};
 use crate::report::{Report, table};
@@ -26,10 +26,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
-    match args.operation {
-        OperationArg::GqaDecode => gqa_decode(&problem(&args.shape)?, args.device),
-        OperationArg::Nvfp4Context => nvfp4_context(&problem(&args.shape)?, args.device),
-    }
+    let target = target(args.device)?;
+    let text = match args.operation {
+        OperationArg::GqaDecode => {
+            let problem = problem(&args.shape)?;
+            let routes =
+                target.map(|(arch, sm_count)| routes(&problem, architectures::find(arch)?.architecture, sm_count));
+            plan(&problem, target)? + &routes.transpose()?.unwrap_or_default()
+        }
+        OperationArg::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
+    };
+    Ok(Report::fine(text))
 }
 
 /// Architecture and SM count that a plan is made for; `None` for the reference, which has no programs.
@@ -41,43 +48,18 @@ fn target(device: DeviceName) -> anyhow::Result<Option<(Arch, u32)>> {
     Ok(device.arch().zip(device.sm_count()))
 }
 
-fn gqa_decode(problem: &GqaDecode, device: DeviceName) -> anyhow::Result<Report> {
+/// A problem, and the decision about it with its workspace, region by region.
+fn plan<P: Problem + Serialize>(problem: &P, target: Option<(Arch, u32)>) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "problem  {}", serde_json::to_string(problem)?)?;
-    let Some((arch, sm_count)) = target(device)? else {
-        problem.validate()?;
-        writeln!(text, "plan     reference: plain loops on the host, no workspace, no copies")?;
-        return Ok(Report::fine(text));
+    let Some((arch, sm_count)) = target else {
+        writeln!(text, "plan     {}", Device::reference()?.plan(problem)?)?;
+        return Ok(text);
     };
-    let architecture: &'static Architecture = architectures::find(arch)?.architecture;
-    let decision = decide(problem, architecture, sm_count)?;
-    text.push_str(&plan(arch, sm_count, &decision, &decision.workspace)?);
-    text.push_str(&routes(problem, architecture, sm_count)?);
-    Ok(Report::fine(text))
-}
-
-fn nvfp4_context(problem: &Nvfp4Context, device: DeviceName) -> anyhow::Result<Report> {
-    let mut text = String::new();
-    writeln!(text, "problem  {}", serde_json::to_string(problem)?)?;
-    match target(device)? {
-        None => {
-            problem.validate()?;
-            writeln!(text, "plan     reference: plain loops on the host, no workspace, no copies")?;
-        }
-        Some((arch, sm_count)) => {
-            let decision = nvfp4_context::decide(problem, architectures::find(arch)?.architecture, sm_count)?;
-            text.push_str(&plan(arch, sm_count, &decision, &decision.workspace)?);
-        }
-    }
-    Ok(Report::fine(text))
-}
-
-/// A decision and its workspace, region by region.
-fn plan(arch: Arch, sm_count: u32, decision: &dyn Display, workspace: &WorkspaceLayout) -> anyhow::Result<String> {
-    let mut text = String::new();
+    let decision = problem.decide(architectures::find(arch)?.architecture, sm_count)?;
     writeln!(text, "device   {arch} with {sm_count} SMs")?;
     writeln!(text, "plan     {decision}")?;
-    for region in &workspace.regions {
+    for region in &P::workspace(&decision).regions {
         writeln!(
             text,
             "         {} {} {}: {} bytes at {}",

@@ -1,14 +1,11 @@
 //! `bakewell run`: an operation on tensors from a file.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use anyhow::Context;
 use bakewell::{Device, DeviceName};
-use bakewell_conformance::compare::compare;
-use bakewell_conformance::gqa_decode::{self, Expected, Inputs, Run, out_tolerance};
-use bakewell_conformance::nvfp4_context::{self, ScaleOrigin};
-use bakewell_conformance::{HostTensor, TensorFile};
+use bakewell_conformance::{self as conformance, HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context};
 
 use crate::args::{Opened, OperationArg, open};
 use crate::report::Report;
@@ -36,65 +33,37 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
-    let file = TensorFile::load(&args.input)?;
+    let file = TensorFile::load(&args.input).with_context(|| format!("input: {}", args.input.display()))?;
     let opened = open(args.device, args.seed)?;
     if args.seed != 0 && opened.emulator.is_none() {
         tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
     }
     match args.operation {
-        OperationArg::GqaDecode => gqa_decode(args, &file, &opened),
-        OperationArg::Nvfp4Context => nvfp4_context(args, &file, &opened),
+        OperationArg::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
+        OperationArg::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
     }
 }
 
-fn nvfp4_context(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
+/// Runs the inputs of a file with every optional output, and judges them where the file has a golden.
+fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
     let device = &opened.device;
-    let mut inputs = nvfp4_context::Inputs::from_file(file)?;
-    inputs.problem.lse = true;
-    let run = nvfp4_context::run(device, &inputs, ScaleOrigin::Host)?;
-    let outputs = &run.outputs;
+    let inputs = I::from_file(file)?.complete();
+    let run = conformance::run(device, &inputs)?;
     if let Some(path) = &args.output {
-        save(path, args.operation, device, &outputs.out, outputs.lse.as_ref())?;
+        save(path, args.operation, device, &run.outputs)?;
     }
-    let mut text = heading(device, &run.plan, run.time)?;
-    let values = HostTensor::of(&outputs.out.shape, &nvfp4_context::inputs::decode(&outputs.out.bytes));
-    writeln!(text, "out      {}", preview(&values)?)?;
-    if let Some(lse) = &outputs.lse {
-        writeln!(text, "lse      {}", preview(lse)?)?;
-    }
-    emulator_report(&mut text, args, opened)?;
-    let mut failed = false;
-    if let Some(golden) = nvfp4_context::Golden::from_file("input", file)? {
-        let splits = run.plan.decision().map_or(1, |decision| decision.splits);
-        let gates = nvfp4_context::Gates::of(device.arch(), splits);
-        let judgement = nvfp4_context::judge(&inputs, outputs, &golden.expected, gates)?;
-        writeln!(
-            text,
-            "golden   {:.2} % of bytes equal the model's, {:.2} % within a code, cosine to the exact answer {:.6}",
-            judgement.equal * 100.0,
-            judgement.neighbouring * 100.0,
-            judgement.cosine
-        )?;
-        failed = judgement.failure.is_some();
-        match judgement.failure {
-            None => writeln!(text, "passed   within the gates of the operation")?,
-            Some(reason) => writeln!(text, "FAILED   {reason}")?,
-        }
-    }
-    Ok(Report { text, failed })
-}
-
-/// Device, plan and time of a run.
-fn heading(device: &Device, plan: &dyn Display, time: Duration) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "device   {device}")?;
-    writeln!(text, "plan     {plan}")?;
-    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", time.as_secs_f64() * 1e6)?;
-    Ok(text)
-}
-
-/// What an emulator found, and with `--stats` what it counted.
-fn emulator_report(text: &mut String, args: &Args, opened: &Opened) -> anyhow::Result<()> {
+    writeln!(text, "plan     {}", run.plan)?;
+    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", run.time.as_secs_f64() * 1e6)?;
+    for (name, tensor) in &run.outputs.0 {
+        writeln!(text, "{name:<8} {}", preview(tensor)?)?;
+    }
+    if args.stats {
+        let bytes = inputs.live_bytes()?;
+        let rate = bytes as f64 / run.time.as_secs_f64().max(1e-9) / 1e9;
+        writeln!(text, "stats    {bytes} bytes of live inputs and outputs, {rate:.3} GB/s")?;
+    }
     if let Some(emulator) = &opened.emulator {
         let report = emulator.take_report();
         report.findings.iter().try_for_each(|finding| writeln!(text, "{finding}"))?;
@@ -102,57 +71,25 @@ fn emulator_report(text: &mut String, args: &Args, opened: &Opened) -> anyhow::R
             text.push_str(&crate::emulate::stats(&report.counters)?);
         }
     }
-    Ok(())
-}
-
-fn gqa_decode(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
-    let device = &opened.device;
-    let mut inputs = Inputs::from_file(file)?;
-    inputs.problem.lse = true;
-    let run = gqa_decode::run(device, &inputs)?;
-    if let Some(path) = &args.output {
-        save(path, args.operation, device, &run.outputs.out, run.outputs.lse.as_ref())?;
-    }
-    let mut text = heading(device, &run.plan, run.time)?;
-    writeln!(text, "out      {}", preview(&run.outputs.out)?)?;
-    if let Some(lse) = &run.outputs.lse {
-        writeln!(text, "lse      {}", preview(lse)?)?;
-    }
-    if args.stats {
-        writeln!(text, "{}", stats(&inputs, &run)?)?;
-    }
-    emulator_report(&mut text, args, opened)?;
     let mut failed = false;
-    if let Ok(golden) = file.tensor("out_f32") {
-        let expected = Expected { out: golden.to_f64()?, lse: None };
-        let comparison = compare(&run.outputs.out.shape, &run.outputs.out.to_f64()?, &expected.out)?;
-        writeln!(text, "golden   {comparison}")?;
-        match comparison.verdict(&out_tolerance(inputs.problem.dtype)) {
-            Ok(()) => writeln!(text, "passed   within the tolerance of the operation")?,
-            Err(reason) => {
-                failed = true;
-                writeln!(text, "FAILED   {reason}")?;
-            }
+    if let Some(expected) = I::golden(file)? {
+        let verdict = inputs.judge(&run.outputs, &expected, &run.plan)?;
+        writeln!(text, "golden   {}", verdict.summary)?;
+        failed = verdict.failure.is_some();
+        match verdict.failure {
+            None => writeln!(text, "passed   within the tolerance of the operation")?,
+            Some(reason) => writeln!(text, "FAILED   {reason}")?,
         }
     }
     Ok(Report { text, failed })
 }
 
-fn save(
-    path: &Path,
-    operation: OperationArg,
-    device: &Device,
-    out: &HostTensor,
-    lse: Option<&HostTensor>,
-) -> anyhow::Result<()> {
+fn save(path: &Path, operation: OperationArg, device: &Device, outputs: &Outputs) -> anyhow::Result<()> {
     let mut file = TensorFile::default();
     file.metadata.insert("op".into(), operation.operation().name().into());
     file.metadata.insert("device".into(), device.name());
-    file.tensors.insert("out".into(), out.clone());
-    if let Some(lse) = lse {
-        file.tensors.insert("lse".into(), lse.clone());
-    }
-    Ok(file.save(path)?)
+    file.tensors.extend(outputs.0.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())));
+    file.save(path).with_context(|| format!("output: {}", path.display()))
 }
 
 /// Type, shape and the first values of a tensor.
@@ -164,17 +101,10 @@ fn preview(tensor: &HostTensor) -> anyhow::Result<String> {
     Ok(format!("{} {:?} = {}{more}", tensor.dtype, tensor.shape, first.join(", ")))
 }
 
-/// Bytes that the problem needs moved, and the rate of this run.
-fn stats(inputs: &Inputs, run: &Run) -> anyhow::Result<String> {
-    let bytes = crate::bench::gqa_decode::live_bytes(&inputs.problem, &inputs.sequence_lengths.to_i32()?);
-    let rate = bytes as f64 / run.time.as_secs_f64().max(1e-9) / 1e9;
-    Ok(format!("stats    {bytes} bytes of live inputs and outputs, {rate:.3} GB/s"))
-}
-
 #[cfg(test)]
 mod tests {
     use bakewell::gqa_decode::GqaDecode;
-    use bakewell_conformance::gqa_decode::Distribution;
+    use bakewell_conformance::gqa_decode::{Distribution, Inputs};
 
     use super::*;
 

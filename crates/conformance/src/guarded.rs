@@ -30,6 +30,10 @@ impl Guarded {
         Ok(guarded)
     }
 
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(crate) fn poison(&self) -> Result<()> {
         self.buffer.fill(GUARD)?;
         let bytes = self.buffer.bytes() - 2 * GUARD_BYTES;

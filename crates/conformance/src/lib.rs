@@ -11,9 +11,12 @@
 //! | [`mod@compare`] | comparison: special values, absolute, relative and norm error, worst element |
 //! | [`engines`] | the devices present, and why others are not |
 //! | [`random`] | reproducible random numbers |
+//! | [`call`] | the tensors of a call by name, and buffers for them |
+//! | [`staged`] | a call on a device, outputs poisoned and guarded |
+//! | [`judged`] | goldens, the reference, and verdicts on outputs |
 //! | [`gdn`] | inputs, runs, references and limits of Gated DeltaNet training |
-//! | [`gqa_decode`] | inputs, runs, references and tolerances of grouped-query decode attention |
-//! | [`nvfp4_context`] | inputs, runs, references and gates of NVFP4 paged-context attention |
+//! | [`gqa_decode`] | inputs, references and tolerances of grouped-query decode attention |
+//! | [`nvfp4_context`] | inputs, references and gates of NVFP4 paged-context attention |
 //! | [`nvfp4_pre_attention`] | inputs, goldens and single stages of NVFP4 pre-attention |
 //!
 //! ```
@@ -29,16 +32,22 @@
 
 #![forbid(unsafe_code)]
 
+pub mod call;
 pub mod compare;
 pub mod engines;
 pub mod file;
 pub mod gdn;
 pub mod gqa_decode;
 mod guarded;
+pub mod judged;
 pub mod nvfp4_context;
 pub mod nvfp4_pre_attention;
 pub mod random;
+pub mod staged;
 pub mod tensor;
 
+pub use call::CallInputs;
 pub use file::TensorFile;
+pub use judged::{Golden, Judged, Verdict};
+pub use staged::{Outputs, Run, Staged, run};
 pub use tensor::HostTensor;

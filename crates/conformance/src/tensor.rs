@@ -3,6 +3,7 @@
 use bakewell::error::Property;
 use bakewell::{Buffer, DType, Device, Error, Result};
 use bakewell_reference::Element;
+use bakewell_reference::small_float::e4m3_to_f64;
 use half::{bf16, f16};
 
 /// A contiguous tensor in host memory.
@@ -58,6 +59,7 @@ impl HostTensor {
             DType::Bf16 => widen::<bf16>(&self.bytes),
             DType::F32 => widen::<f32>(&self.bytes),
             DType::F64 => widen::<f64>(&self.bytes),
+            DType::E4m3 => e4m3_values(&self.bytes),
             DType::I32 => self.to_i32()?.into_iter().map(f64::from).collect(),
             other => return Err(Error::argument("dtype", Property::DType, "a floating-point type or i32", other)),
         })
@@ -92,4 +94,9 @@ impl HostTensor {
         bytes.truncate(view.extent_bytes()? as usize);
         Ok(HostTensor { dtype, shape: shape.to_vec(), bytes })
     }
+}
+
+/// E4M3 bytes as numbers.
+pub fn e4m3_values(bytes: &[u8]) -> Vec<f64> {
+    bytes.iter().map(|&byte| e4m3_to_f64(byte)).collect()
 }

@@ -39,7 +39,26 @@ pub struct Table<S: 'static, C: 'static> {
     pub routes: &'static [Route<C>],
 }
 
+impl<S, C> Table<S, C> {
+    /// No schedule at all.
+    pub const NONE: Table<S, C> = Table { schedules: &[], routes: &[] };
+}
+
 impl Architecture {
+    /// An architecture without schedules and programs.
+    pub const fn empty(arch: Arch) -> Architecture {
+        Architecture {
+            arch,
+            manifest: "",
+            evidence: "",
+            embedded: &[],
+            gqa_decode: Table::NONE,
+            nvfp4_context: Table::NONE,
+            nvfp4_pre_attention: nvfp4_pre_attention::Tables::NONE,
+            gdn: Table::NONE,
+        }
+    }
+
     /// Every schedule of every operation.
     pub fn schedules(&self) -> Vec<&dyn Schedule> {
         let gqa_decode = self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule);

@@ -182,6 +182,11 @@ pub struct Embedded {
     pub cubin: &'static [u8],
 }
 
+/// How a program is called in messages and commands: `sm103/nvfp4_context-paged_k8_g4`.
+pub fn program_name(arch: Arch, operation: Operation, variant: &str) -> String {
+    format!("{arch}/{operation}-{variant}")
+}
+
 /// A program ready to be loaded: its record and its embedded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
@@ -194,9 +199,9 @@ pub struct Program {
 }
 
 impl Program {
-    /// `sm103/nvfp4_context-paged_k8`.
+    /// As [`program_name`].
     pub fn name(&self) -> String {
-        format!("{}/{}-{}", self.arch, self.record.operation, self.record.variant)
+        program_name(self.arch, self.record.operation, &self.record.variant)
     }
 
     /// The cubin, decompressed and compared with the manifest's digest.

@@ -3,6 +3,7 @@
 use bakewell::gqa_decode::{GqaDecode, GqaDecodeArgs};
 use bakewell::{DType, Device, Result, Stream};
 use bakewell_conformance::HostTensor;
+use bakewell_conformance::Judged;
 use bakewell_conformance::gqa_decode::{Distribution, Inputs, out_tolerance};
 use bakewell_tests::on_every_engine;
 

@@ -4,10 +4,9 @@ use bakewell::cuda::CudaRuntime;
 use bakewell::cuda::timing::{Graph, OwnedStream};
 use bakewell::gqa_decode::GqaDecode;
 use bakewell::{Device, Error, Result};
-use bakewell_conformance::HostTensor;
-use bakewell_conformance::gqa_decode::{Distribution, Inputs, Staged};
-
-use super::outputs;
+use bakewell_conformance::gqa_decode::{Distribution, Inputs};
+use bakewell_conformance::{HostTensor, Staged};
+use bakewell_tests::runs::outputs;
 
 /// Every way that splits merge: not at all, inside a cluster or by the route's choice, and through global partials.
 const SHAPES: [(u64, Option<u32>); 4] = [(64, None), (190, Some(10)), (1024, None), (4096, None)];
@@ -35,7 +34,7 @@ fn replay(runtime: &std::sync::Arc<CudaRuntime>, device: &Device, full: &Inputs)
     let graph = Graph::capture(runtime, &stream, |stream| bound.launch(stream))?;
     let last = full.problem.capacity as i32;
     for lengths in [[last; 3], [0; 3], [1, last, 0], [last / 2, 33, last - 1]] {
-        staged.set_lengths(&lengths)?;
+        staged.write("sequence_lengths", &HostTensor::of_i32(&[3], &lengths))?;
         staged.poison_outputs()?;
         // Twice: the counters must be back at zero.
         graph.launch(stream.stream())?;

@@ -9,12 +9,13 @@
 //! | split count | tolerance |
 //! | lengths between launches of one binding | as if bound anew: equal bytes |
 
-use bakewell::Stream;
 use bakewell::gqa_decode::GqaDecode;
-use bakewell_conformance::gqa_decode::{Distribution, Inputs, Staged, out_tolerance};
+use bakewell_conformance::gqa_decode::{Distribution, Inputs, out_tolerance};
+use bakewell_conformance::{HostTensor, Judged};
 use bakewell_tests::on_every_engine;
+use bakewell_tests::runs::{self, equal, outputs, relaunched};
 
-use super::{check, outputs};
+use super::check;
 
 const LENGTHS: [i32; 5] = [190, 0, 1, 64, 129];
 
@@ -26,26 +27,11 @@ fn inputs(num_splits: Option<u32>) -> Inputs {
     Inputs::generate(&problem(num_splits), &LENGTHS, Distribution::Normal, 11).unwrap()
 }
 
-fn equal<T: PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
-    if a == b { Ok(()) } else { Err(format!("{what}: other bytes")) }
-}
-
 #[test]
 fn running_again_gives_equal_bytes() {
     on_every_engine(|device| {
-        for num_splits in [None, Some(1), Some(4)] {
-            let inputs = inputs(num_splits);
-            let staged = Staged::new(device, &inputs).map_err(|error| error.to_string())?;
-            let bound = staged.bind().map_err(|error| error.to_string())?;
-            let mut first = None;
-            for _ in 0..3 {
-                bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
-                let outputs = staged.outputs().map_err(|error| error.to_string())?;
-                equal("same binding", first.get_or_insert(outputs.clone()), &outputs)?;
-            }
-            equal("another binding", &first, &Some(outputs(device, &inputs)?))?;
-        }
-        Ok(())
+        let splits = [None, Some(1), Some(4)];
+        splits.into_iter().try_for_each(|splits| runs::running_again_gives_equal_bytes(device, &inputs(splits)))
     });
 }
 
@@ -56,7 +42,7 @@ fn slots_past_the_length_do_not_matter() {
         let mut clean = poisoned.clone();
         let finite =
             clean.kv.to_f64().unwrap().iter().map(|x| if x.is_finite() { *x } else { 0.25 }).collect::<Vec<_>>();
-        clean.kv = bakewell_conformance::HostTensor::rounded(clean.kv.dtype, &clean.kv.shape, &finite).unwrap();
+        clean.kv = HostTensor::rounded(clean.kv.dtype, &clean.kv.shape, &finite).unwrap();
         assert_ne!(clean.kv, poisoned.kv);
         equal("other tail", &outputs(device, &poisoned)?, &outputs(device, &clean)?)
     });
@@ -70,12 +56,12 @@ fn neighbours_and_order_do_not_matter() {
             let together = outputs(device, &all)?;
             let order = [3, 1, 4, 0, 2];
             let reordered = outputs(device, &all.select(&order).unwrap())?;
-            let row = together.out.bytes.len() / LENGTHS.len();
+            let row = together["out"].bytes.len() / LENGTHS.len();
             let request = |bytes: &[u8], i: usize| bytes[i * row..(i + 1) * row].to_vec();
             for (slot, &i) in order.iter().enumerate() {
-                let wanted = request(&together.out.bytes, i);
-                equal("another slot", &wanted, &request(&reordered.out.bytes, slot))?;
-                equal("alone", &wanted, &outputs(device, &all.select(&[i]).unwrap())?.out.bytes)?;
+                let wanted = request(&together["out"].bytes, i);
+                equal("another slot", &wanted, &request(&reordered["out"].bytes, slot))?;
+                equal("alone", &wanted, &outputs(device, &all.select(&[i]).unwrap())?["out"].bytes)?;
             }
         }
         Ok(())
@@ -88,14 +74,14 @@ fn capacity_and_split_count_change_roundings_only() {
         let expected = inputs(None).expected().unwrap();
         let tolerance = out_tolerance(problem(None).dtype);
         for num_splits in [1, 2, 4, 8, 10, 16] {
-            check(&outputs(device, &inputs(Some(num_splits)))?.out, &expected.out, &tolerance)
+            check(&outputs(device, &inputs(Some(num_splits)))?["out"], &expected.out, &tolerance)
                 .map_err(|failure| format!("{num_splits} splits: {failure}"))?;
         }
         // The same keys in a larger cache.
         let narrow = inputs(None);
         for capacity in [191, 256, 1000] {
             let wide = widen(&narrow, capacity);
-            check(&outputs(device, &wide)?.out, &expected.out, &tolerance)
+            check(&outputs(device, &wide)?["out"], &expected.out, &tolerance)
                 .map_err(|failure| format!("capacity {capacity}: {failure}"))?;
         }
         Ok(())
@@ -127,16 +113,11 @@ fn lengths_may_change_between_launches_of_a_binding() {
     on_every_engine(|device| {
         // Every slot holds a number, so that any length is legal.
         let full = Inputs::generate(&problem(None), &[190; 5], Distribution::Normal, 12).unwrap();
-        let staged = Staged::new(device, &full).map_err(|error| error.to_string())?;
-        let bound = staged.bind().map_err(|error| error.to_string())?;
-        for lengths in [LENGTHS, [0; 5], [190; 5], [1, 2, 3, 4, 5]] {
-            staged.set_lengths(&lengths).map_err(|error| error.to_string())?;
-            staged.poison_outputs().map_err(|error| error.to_string())?;
-            bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
-            let changed = staged.outputs().map_err(|error| error.to_string())?;
-            let mut anew = full.clone();
-            anew.sequence_lengths = bakewell_conformance::HostTensor::of_i32(&[5], &lengths);
-            equal(&format!("{lengths:?}"), &outputs(device, &anew)?, &changed)?;
+        let lengths = [LENGTHS, [0; 5], [190; 5], [1, 2, 3, 4, 5]].map(|lengths| HostTensor::of_i32(&[5], &lengths));
+        let changed = relaunched(device, &full, "sequence_lengths", &lengths)?;
+        for (lengths, changed) in lengths.into_iter().zip(changed) {
+            let anew = Inputs { sequence_lengths: lengths.clone(), ..full.clone() };
+            equal(&format!("{:?}", lengths.to_i32()), &outputs(device, &anew)?, &changed)?;
         }
         Ok(())
     });

@@ -1,9 +1,9 @@
 //! Wrong results must be called wrong: the comparison itself is tested with faults of the kinds that kernels have.
 
 use bakewell::gqa_decode::GqaDecode;
-use bakewell_conformance::HostTensor;
 use bakewell_conformance::compare::Tolerance;
 use bakewell_conformance::gqa_decode::{Distribution, Expected, Inputs, out_tolerance};
+use bakewell_conformance::{HostTensor, Judged};
 
 use super::check;
 

@@ -4,8 +4,7 @@ use bakewell::emulator::{CompletionPolicy, Options, Target};
 use bakewell::gqa_decode::GqaDecode;
 use bakewell::{Arch, Device};
 use bakewell_conformance::gqa_decode::{Distribution, Inputs};
-
-use super::outputs;
+use bakewell_tests::runs::outputs;
 
 /// The target of an architecture's programs.
 fn target(arch: Arch) -> Target {

@@ -1,12 +1,12 @@
 //! Goldens and generated cases on every engine.
 
 use bakewell::gqa_decode::GqaDecode;
-use bakewell_conformance::gqa_decode::{Case, Golden, Inputs};
+use bakewell_conformance::gqa_decode::{Case, Inputs};
+use bakewell_conformance::{Golden, Judged};
+use bakewell_tests::runs::verify;
 use bakewell_tests::{cases, data, on_every_engine};
 
-use super::verify;
-
-fn goldens() -> Vec<Golden> {
+fn goldens() -> Vec<Golden<Inputs>> {
     Golden::load_all(&data("golden/gqa_decode")).unwrap()
 }
 
@@ -16,9 +16,9 @@ fn every_golden_is_met() {
     assert_eq!(goldens.len(), 10);
     on_every_engine(|device| {
         for golden in &goldens {
-            let comparison = verify(device, &golden.inputs, &golden.expected)
+            let verdict = verify(device, &golden.inputs, &golden.expected)
                 .map_err(|failure| format!("{}: {failure}", golden.name))?;
-            println!("{device} {}: {comparison}", golden.name);
+            println!("{device} {}: {}", golden.name, verdict.summary);
         }
         Ok(())
     });

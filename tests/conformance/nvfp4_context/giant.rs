@@ -5,8 +5,9 @@ use bakewell::{DType, Device, Result, Stream};
 use bakewell_conformance::HostTensor;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
 use bakewell_tests::on_every_engine;
+use bakewell_tests::runs::{equal, outputs};
 
-use super::{equal, generated, outputs};
+use super::generated;
 
 /// First page of the last part of the pool: past 2^31 bytes of codes.
 const BASE: u64 = (1 << 21) - 2;
@@ -62,6 +63,6 @@ fn pages_past_32_bits_are_the_right_ones() {
             return Ok(());
         }
         let out = run(device, &small).map_err(|error| error.to_string())?;
-        equal("another part of the pool", &outputs(device, &small)?.out, &out)
+        equal("another part of the pool", &outputs(device, &small)?["out"].bytes, &out.bytes)
     });
 }

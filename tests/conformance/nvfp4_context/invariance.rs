@@ -10,29 +10,23 @@
 //! | number of SMs (in `schedules.rs`) | equal bytes |
 
 use bakewell::{Device, Stream};
-use bakewell_conformance::HostTensor;
-use bakewell_conformance::nvfp4_context::{Inputs, Outputs, ScaleOrigin, Spec, Staged, run};
+use bakewell_conformance::nvfp4_context::{Inputs, ScaleOrigin, Spec};
+use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
+use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
 
-use super::{equal, generated, mixed, outputs};
+use super::{generated, mixed};
 
 const SPLITS: [u32; 2] = [1, 2];
 
 #[test]
-fn running_again_gives_equal_bytes() {
+fn running_again_and_factors_on_the_device_give_equal_bytes() {
     on_every_engine(|device| {
         for splits in SPLITS {
             let inputs = generated(&mixed(), Some(splits));
-            let staged = Staged::new(device, &inputs, ScaleOrigin::Host).map_err(|error| error.to_string())?;
-            let bound = staged.bind().map_err(|error| error.to_string())?;
-            let mut first = None;
-            for _ in 0..2 {
-                bound.launch(Stream::DEFAULT).map_err(|error| error.to_string())?;
-                let again = staged.outputs().map_err(|error| error.to_string())?;
-                equal("same binding", first.get_or_insert(again.clone()), &again)?;
-            }
-            let device_scales = run(device, &inputs, ScaleOrigin::Device).map_err(|error| error.to_string())?;
-            equal("factors on the device", &first, &Some(device_scales.outputs))?;
+            running_again_gives_equal_bytes(device, &inputs)?;
+            let on_the_device = Inputs { scale_origin: ScaleOrigin::Device, ..inputs.clone() };
+            equal("factors on the device", &outputs(device, &inputs)?, &outputs(device, &on_the_device)?)?;
         }
         Ok(())
     });
@@ -112,7 +106,7 @@ fn select(inputs: &Inputs, order: &[usize]) -> Inputs {
 fn request(inputs: &Inputs, outputs: &Outputs, request: usize) -> [Vec<u8>; 2] {
     let starts = inputs.cu_seqlens_q.to_i32().unwrap();
     let tokens = starts[request] as usize..starts[request + 1] as usize;
-    [&outputs.out, outputs.lse.as_ref().unwrap()].map(|tensor| {
+    [&outputs["out"], &outputs["lse"]].map(|tensor| {
         let row = tensor.bytes.len() / inputs.problem.total_q as usize;
         tensor.bytes[tokens.start * row..tokens.end * row].to_vec()
     })
@@ -146,25 +140,14 @@ fn lengths_may_change_between_launches_of_a_binding() {
     let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![5, 5], kv_lens: vec![300, 300], sinks: true };
     let full = generated(&spec, Some(2));
     on_every_engine(|device| {
-        for lengths in [[17, 300], [0, 1], [300, 129]] {
-            let mut changed = full.clone();
-            changed.seq_lens_kv = HostTensor::of_i32(&[2], &lengths);
-            equal(&format!("{lengths:?}"), &relaunched(device, &full, &changed)?, &outputs(device, &changed)?)?;
+        let lengths = [[17, 300], [0, 1], [300, 129]].map(|lengths| HostTensor::of_i32(&[2], &lengths));
+        let changed = relaunched(device, &full, "seq_lens_kv", &lengths)?;
+        for (lengths, changed) in lengths.into_iter().zip(changed) {
+            let anew = Inputs { seq_lens_kv: lengths.clone(), ..full.clone() };
+            equal(&format!("{:?}", lengths.to_i32()), &outputs(device, &anew)?, &changed)?;
         }
         Ok(())
     });
-}
-
-/// Bound and launched with one set of lengths, launched again with another.
-fn relaunched(device: &Device, bound_with: &Inputs, then: &Inputs) -> Result<Outputs, String> {
-    let text = |error: bakewell::Error| error.to_string();
-    let staged = Staged::new(device, bound_with, ScaleOrigin::Host).map_err(text)?;
-    let bound = staged.bind().map_err(text)?;
-    bound.launch(Stream::DEFAULT).map_err(text)?;
-    staged.set_lengths(&then.seq_lens_kv).map_err(text)?;
-    staged.poison_outputs().map_err(text)?;
-    bound.launch(Stream::DEFAULT).map_err(text)?;
-    staged.outputs().map_err(text)
 }
 
 /// Queries, pages and table rows with gaps between them give the bytes of dense tensors.
@@ -174,12 +157,12 @@ fn strides_do_not_matter() {
         let inputs = generated(&mixed(), Some(1));
         let dense = outputs(device, &inputs)?;
         let strided = strided_outputs(device, &inputs).map_err(|error| error.to_string())?;
-        equal("gaps", &dense.out.bytes, &strided)
+        equal("gaps", &dense["out"].bytes, &strided)
     });
 }
 
 fn strided_outputs(device: &Device, inputs: &Inputs) -> bakewell::Result<Vec<u8>> {
-    let staged = Staged::new(device, inputs, ScaleOrigin::Host)?;
+    let staged = Staged::new(device, inputs)?;
     let mut args = staged.args()?;
     let wide = |tensor: &HostTensor, gaps: &[u64]| Wide::new(device, tensor, gaps);
     // A gap of 16 bytes between heads of q, of pages and heads elsewhere, and of one entry between rows of the table.
@@ -191,7 +174,7 @@ fn strided_outputs(device: &Device, inputs: &Inputs) -> bakewell::Result<Vec<u8>
     (args.k_packed, args.v_packed) = (k.view()?, v.view()?);
     (args.k_scale, args.v_scale) = (k_scale.view()?, v_scale.view()?);
     staged.plan().launch(Stream::DEFAULT, args)?;
-    Ok(staged.outputs()?.out.bytes)
+    Ok(staged.outputs()?["out"].bytes.clone())
 }
 
 /// A tensor on the device with extra elements after each item of a dimension.

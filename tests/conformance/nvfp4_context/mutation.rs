@@ -1,8 +1,8 @@
 //! Inputs changed before the reference sees them, as a kernel with a wrong index or layout would: the gates must notice.
 
 use bakewell::DType;
-use bakewell_conformance::HostTensor;
-use bakewell_conformance::nvfp4_context::{Gates, Inputs, Outputs, Spec, judge};
+use bakewell_conformance::nvfp4_context::{Gates, Inputs, Spec, judge};
+use bakewell_conformance::{HostTensor, Judged, Outputs};
 
 use super::generated;
 
@@ -16,10 +16,8 @@ fn accepts(change: impl Fn(&mut Inputs)) -> bool {
     change(&mut wrong);
     let made = wrong.expected().unwrap();
     let lse: Vec<f32> = made.lse.iter().map(|&lse| lse as f32).collect();
-    let outputs = Outputs {
-        out: HostTensor { dtype: DType::U8, shape: inputs.q.shape.clone(), bytes: made.model },
-        lse: Some(HostTensor::of(&inputs.problem.lse_shape(), &lse)),
-    };
+    let out = HostTensor { dtype: DType::E4m3, shape: inputs.q.shape.clone(), bytes: made.model };
+    let outputs = Outputs(vec![("out", out), ("lse", HostTensor::of(&inputs.problem.lse_shape(), &lse))]);
     judge(&inputs, &outputs, &inputs.expected().unwrap(), Gates::of(None, 1)).unwrap().failure.is_none()
 }
 

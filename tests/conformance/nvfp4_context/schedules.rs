@@ -2,9 +2,11 @@
 
 use bakewell::emulator::{CompletionPolicy, Options, Target};
 use bakewell::{Arch, Device};
-use bakewell_conformance::nvfp4_context::{Inputs, Outputs, Spec};
+use bakewell_conformance::Outputs;
+use bakewell_conformance::nvfp4_context::{Inputs, Spec};
+use bakewell_tests::runs::{equal, outputs};
 
-use super::{equal, generated, goldens, mixed, outputs};
+use super::{generated, goldens, mixed};
 
 /// The architectures with tensor memory: one kernel source, one schedule each.
 const TENSOR_MEMORY: [Arch; 4] = [Arch::Sm100, Arch::Sm103, Arch::Sm107, Arch::Sm110];

@@ -1,12 +1,13 @@
 //! Goldens and generated cases on every engine.
 
-use bakewell_conformance::TensorFile;
 use bakewell_conformance::nvfp4_context::{Expected, Inputs, cases};
+use bakewell_conformance::{Judged, TensorFile};
 use bakewell_reference::nvfp4_context::{Side, dequantise_page};
 use bakewell_reference::small_float::{dequantise, e4m3_to_f64};
+use bakewell_tests::runs::verify;
 use bakewell_tests::{data, on_every_engine};
 
-use super::{goldens, verify};
+use super::goldens;
 
 #[test]
 fn every_golden_is_met() {
@@ -18,9 +19,9 @@ fn every_golden_is_met() {
                 let mut inputs = golden.inputs.clone();
                 inputs.problem.num_splits = Some(splits);
                 inputs.problem.lse = true;
-                let judgement = verify(device, &inputs, &golden.expected)
+                let verdict = verify(device, &inputs, &golden.expected)
                     .map_err(|failure| format!("{}, {splits} splits: {failure}", golden.name))?;
-                println!("{device} {}, {splits} splits: {:.2} % equal", golden.name, judgement.equal * 100.0);
+                println!("{device} {}, {splits} splits: {}", golden.name, verdict.summary);
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::f64::consts::LN_2;
 use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
+use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::gqa_decode::PARAMS;
 use bakewell_core::{Architecture, DType, LaunchConfig, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
@@ -72,6 +73,10 @@ impl Problem for GqaDecode {
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {
         &decision.workspace
+    }
+
+    fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
+        vec![decision.schedule]
     }
 
     fn check(&self, args: &GqaDecodeArgs<'_>) -> Result<()> {

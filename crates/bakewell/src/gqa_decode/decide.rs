@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bakewell_core::error::Property;
+use bakewell_core::program::program_name;
 use bakewell_core::route::{Facts, Route};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode as Schedule, facts};
@@ -34,7 +35,7 @@ pub struct Decision {
 impl Decision {
     /// Name of the program: `sm90/gqa_decode-stream_g4_d128_f16`.
     pub fn program(&self) -> String {
-        format!("{}/{}-{}", self.arch, Operation::GqaDecode, self.schedule.variant())
+        program_name(self.arch, Operation::GqaDecode, &self.schedule.variant())
     }
 }
 

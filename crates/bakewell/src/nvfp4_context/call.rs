@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
+use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::nvfp4_context::PARAMS;
 use bakewell_core::{Architecture, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
@@ -114,6 +115,10 @@ impl Problem for Nvfp4Context {
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {
         &decision.workspace
+    }
+
+    fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
+        vec![decision.schedule]
     }
 
     fn check(&self, args: &Nvfp4ContextArgs<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bakewell_core::error::Property;
+use bakewell_core::program::program_name;
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::nvfp4_context::{BLOCK_KEYS, Choice, HALVES, HEAD_DIM, Nvfp4Context as Schedule};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
@@ -39,7 +40,7 @@ pub struct Decision {
 impl Decision {
     /// Name of the program: `sm103/nvfp4_context-paged_k8_g8`.
     pub fn program(&self) -> String {
-        format!("{}/{}-{}", self.arch, Operation::Nvfp4Context, self.schedule.variant())
+        program_name(self.arch, Operation::Nvfp4Context, &self.schedule.variant())
     }
 }
 

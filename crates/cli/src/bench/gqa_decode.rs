@@ -4,23 +4,18 @@ use std::fmt;
 
 use anyhow::{Context, ensure};
 use bakewell::cuda::CudaRuntime;
-use bakewell::gqa_decode::{GqaDecode, GqaDecodeArgs, Plan};
-use bakewell::schedule::Schedule as _;
-use bakewell::{Bound, Buffer, DType, Device, Operation, Result, Stream};
+use bakewell::gqa_decode::{Decision, GqaDecode, GqaDecodeArgs, Plan};
+use bakewell::{Buffer, Device, Result};
+use bakewell_conformance::call::{Buffers, TensorSpec, Views};
+use bakewell_conformance::gqa_decode::Inputs;
+use bakewell_conformance::gqa_decode::call::{args, tensors};
+use bakewell_conformance::gqa_decode::judged::live_bytes;
 use bakewell_conformance::random::Random;
-use bakewell_conformance::{HostTensor, gqa_decode as conformance};
+use bakewell_conformance::{HostTensor, Judged, Outputs};
 use serde::Deserialize;
 
-use super::clocks::Clocks;
-use super::record::Row;
+use super::measure::copy_noise;
 
-/// Live bytes that the inputs of a graph exceed together: more than four times the L2.
-const ROTATION_BYTES: u64 = 256 << 20;
-/// Most sets of inputs, and memory that they may take.
-const MOST_SETS: u64 = 1024;
-const MOST_BYTES: u64 = 40 << 30;
-/// Fewest calls in a graph.
-const FEWEST_CALLS: usize = 16;
 /// Seed and count of the random numbers; the cache is filled with copies of them.
 const SEED: u64 = 17;
 const NOISE: usize = 1 << 22;
@@ -30,7 +25,7 @@ const CHECKED_KEYS: u64 = 8192;
 /// A problem and the lengths of its requests.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Shape {
+pub(super) struct Shape {
     problem: GqaDecode,
     /// One per request, or a single one for all.
     lengths: Vec<i32>,
@@ -63,7 +58,7 @@ impl fmt::Display for Shape {
 ///
 /// # Errors
 /// What is wrong with the text or a shape.
-pub(crate) fn shapes(text: Option<&str>) -> anyhow::Result<Vec<Shape>> {
+pub(super) fn shapes(text: Option<&str>) -> anyhow::Result<Vec<Shape>> {
     let Some(text) = text else {
         let shape = |batch, capacity, lengths: &[i32]| Shape {
             problem: GqaDecode { batch, capacity, ..GqaDecode::default() },
@@ -96,124 +91,66 @@ pub(crate) fn shapes(text: Option<&str>) -> anyhow::Result<Vec<Shape>> {
     Ok(shapes)
 }
 
-/// Bytes that any kernel must move: live keys and values, queries, lengths, outputs.
-pub(crate) fn live_bytes(problem: &GqaDecode, lengths: &[i32]) -> u64 {
-    let keys: u64 = lengths.iter().map(|&length| u64::try_from(length).unwrap_or(0)).sum();
-    let cache = 2 * keys * problem.kv_heads * problem.head_dim;
-    let rows = problem.batch * problem.query_heads;
-    let lse = if problem.lse { rows * 4 } else { 0 };
-    (cache + 2 * rows * problem.head_dim) * problem.dtype.bytes() + problem.batch * 4 + lse
-}
+impl super::measure::Shape for Shape {
+    type Problem = GqaDecode;
+    type Noise = Buffer;
 
-/// The tensors of one call.
-struct Set {
-    q: Buffer,
-    kv: Buffer,
-    sequence_lengths: Buffer,
-    out: Buffer,
-    lse: Option<Buffer>,
-}
+    fn problem(&self) -> GqaDecode {
+        self.problem.clone()
+    }
 
-impl Set {
-    /// Inputs filled from `noise`, from another place in it for each set; the output holds NaN.
-    fn new(device: &Device, runtime: &CudaRuntime, shape: &Shape, noise: &Buffer, index: u64) -> Result<Set> {
-        let problem = &shape.problem;
-        let bytes = |shape: &[u64]| shape.iter().product::<u64>() * problem.dtype.bytes();
-        let (q_bytes, kv_bytes) = (bytes(&problem.q_shape()), bytes(&problem.kv_shape()));
-        let set = Set {
-            q: device.buffer(q_bytes)?,
-            kv: device.buffer(kv_bytes)?,
-            sequence_lengths: device.upload(&HostTensor::of_i32(&[problem.batch], &shape.lengths).bytes)?,
-            out: device.buffer(q_bytes)?,
-            lse: problem.lse.then(|| device.buffer(problem.batch * problem.query_heads * 4)).transpose()?,
-        };
-        set.out.fill(0xFF)?;
-        for (i, tensor) in [&set.q, &set.kv].into_iter().enumerate() {
-            // Rows of different sets differ: each starts elsewhere in the noise.
-            let mut offset = (index * 2 + i as u64) * 4096 % (noise.bytes() / 2);
-            let mut done = 0;
-            while done < tensor.bytes() {
-                let part = (noise.bytes() - offset).min(tensor.bytes() - done);
-                runtime.copy_async(tensor.address() + done, noise.address() + offset, part, Stream::DEFAULT)?;
-                (done, offset) = (done + part, 0);
-            }
+    fn lengths(&self) -> Vec<i32> {
+        self.lengths.clone()
+    }
+
+    fn live_bytes(&self) -> u64 {
+        live_bytes(&self.problem, &self.lengths)
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        tensors(&self.problem)
+    }
+
+    fn noise(&self, device: &Device) -> Result<Buffer> {
+        HostTensor::rounded(self.problem.dtype, &[NOISE as u64], &Random::new(SEED).normal(NOISE))?.upload(device)
+    }
+
+    /// Rows of different sets differ: each starts elsewhere in the noise.
+    fn fill(&self, runtime: &CudaRuntime, set: &Buffers, noise: &Buffer, index: u64) -> Result<()> {
+        set.get("sequence_lengths")?.write(0, &HostTensor::of_i32(&[self.problem.batch], &self.lengths).bytes)?;
+        for (i, name) in ["q", "kv"].into_iter().enumerate() {
+            copy_noise(runtime, set.get(name)?, noise, index * 2 + i as u64)?;
         }
-        Ok(set)
+        Ok(())
     }
 
-    fn bind<'a>(&'a self, plan: &Plan) -> Result<Bound<'a>> {
-        let problem = plan.problem();
-        plan.bind(GqaDecodeArgs {
-            q: self.q.view(problem.dtype, &problem.q_shape())?,
-            kv: self.kv.view(problem.dtype, &problem.kv_shape())?,
-            sequence_lengths: self.sequence_lengths.view(DType::I32, &problem.sequence_lengths_shape())?,
-            out: self.out.view(problem.dtype, &problem.q_shape())?,
-            lse: self.lse.as_ref().map(|lse| lse.view(DType::F32, &problem.lse_shape())).transpose()?,
-            workspace: None,
-        })
+    fn args<'a>(&self, views: &Views<'a>) -> Result<GqaDecodeArgs<'a>> {
+        args(views)
     }
-}
 
-/// Times one shape, after its output was found right.
-pub(crate) fn measure(device: &Device, clocks: &Clocks, shape: &Shape) -> anyhow::Result<Row> {
-    let problem = &shape.problem;
-    let plan = device.plan(problem)?;
-    let bytes = live_bytes(problem, &shape.lengths);
-    let held = problem.kv_shape().iter().product::<u64>() * problem.dtype.bytes();
-    let sets = (ROTATION_BYTES / bytes.max(1) + 1).clamp(2, MOST_SETS).min((MOST_BYTES / held.max(1)).max(2));
-    let noise: Vec<f64> = Random::new(SEED).normal(NOISE);
-    let noise = HostTensor::rounded(problem.dtype, &[NOISE as u64], &noise)?.upload(device)?;
-    let sets =
-        (0..sets).map(|index| Set::new(device, &clocks.runtime, shape, &noise, index)).collect::<Result<Vec<_>>>()?;
-    device.synchronize(Stream::DEFAULT)?;
-    let bound = sets.iter().map(|set| set.bind(&plan)).collect::<Result<Vec<_>>>()?;
-    bound[0].launch(clocks.stream.stream())?;
-    device.synchronize(clocks.stream.stream())?;
-    let checked = check(problem, shape, &sets[0]).with_context(|| shape.to_string())?;
-
-    let cold = clocks.cold(|stream| bound[0].launch(stream))?;
-    let calls = bound.len().max(FEWEST_CALLS);
-    let rotating = clocks.rotating(calls, |call, stream| bound[call % bound.len()].launch(stream))?;
-    let host = clocks.host(|stream| bound[0].launch(stream))?;
-    let decision = plan.decision().context("a GPU plan has a program")?;
-    let program = device.library()?.context("a GPU has programs")?;
-    let program = program.program(Operation::GqaDecode, &decision.schedule.variant())?;
-    Ok(Row {
-        shape: shape.to_string(),
-        problem: serde_json::to_value(problem)?,
-        lengths: shape.lengths.clone(),
-        program: decision.program(),
-        sha256: program.record.cubin.sha256.to_string(),
-        splits: decision.splits,
-        cluster: decision.cluster,
-        bytes,
-        sets: bound.len(),
-        calls_per_graph: calls,
-        checked,
-        cold_us: cold,
-        rotating_us: rotating,
-        host_us: host,
-    })
-}
-
-/// Compares the output with the reference where that takes no longer than the rest, and says what was done.
-fn check(problem: &GqaDecode, shape: &Shape, set: &Set) -> anyhow::Result<String> {
-    let out = HostTensor::download(&set.out, problem.dtype, &problem.q_shape())?;
-    let values = out.to_f64()?;
-    ensure!(values.iter().all(|value| value.is_finite()), "the output has values that are not finite");
-    if problem.batch * problem.capacity > CHECKED_KEYS {
-        return Ok("finite".to_owned());
+    fn check(&self, plan: &Plan, set: &Buffers) -> anyhow::Result<String> {
+        let (problem, out) = (&self.problem, set.download("out")?);
+        let finite = out.to_f64()?.iter().all(|value| value.is_finite());
+        ensure!(finite, "the output has values that are not finite");
+        if problem.batch * problem.capacity > CHECKED_KEYS {
+            return Ok("finite".to_owned());
+        }
+        let inputs = Inputs {
+            problem: problem.clone(),
+            q: set.download("q")?,
+            kv: set.download("kv")?,
+            sequence_lengths: set.download("sequence_lengths")?,
+        };
+        let verdict = inputs.judge(&Outputs(vec![("out", out)]), &inputs.expected()?, plan)?;
+        match verdict.failure {
+            Some(failure) => anyhow::bail!("{failure}"),
+            None => Ok(format!("relative L2 {:.2e} against the reference", verdict.comparison.relative_l2)),
+        }
     }
-    let inputs = conformance::Inputs {
-        problem: problem.clone(),
-        q: HostTensor::download(&set.q, problem.dtype, &problem.q_shape())?,
-        kv: HostTensor::download(&set.kv, problem.dtype, &problem.kv_shape())?,
-        sequence_lengths: HostTensor::of_i32(&[problem.batch], &shape.lengths),
-    };
-    let comparison = bakewell_conformance::compare::compare(&out.shape, &values, &inputs.expected()?.out)?;
-    let verdict = comparison.verdict(&conformance::out_tolerance(problem.dtype));
-    verdict.map_err(|reason| anyhow::anyhow!("out: {reason}"))?;
-    Ok(format!("relative L2 {:.2e} against the reference", comparison.relative_l2))
+
+    fn geometry(decision: &Decision) -> Vec<(&'static str, u32)> {
+        vec![("splits", decision.splits), ("cluster", decision.cluster)]
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +160,9 @@ mod tests {
 
     use bakewell_cuda::mock::{FakeDevice, RecordingDriver};
 
+    use super::super::clocks::Clocks;
+    use super::super::measure::{MOST_SETS, measure};
+    use super::super::record::Row;
     use super::*;
 
     /// Bytes of the published table, in megabytes.

@@ -4,22 +4,27 @@
 //! |---|---|
 //! | [`clocks`] | the clocks: cold, rotating, and what a launch costs the host |
 //! | [`ceilings`] | what this GPU can do at best |
+//! | [`measure`](mod@measure) | one shape of any operation, checked and timed |
 //! | [`gqa_decode`] | shapes, inputs and bytes of grouped-query decode attention |
 //! | [`nvfp4_context`] | shapes, inputs and bytes of NVFP4 paged-context attention |
 //! | [`record`] | the record of a run |
 
 pub(crate) mod ceilings;
 pub(crate) mod clocks;
-pub(crate) mod gqa_decode;
+mod gqa_decode;
+mod measure;
 mod nvfp4_context;
 pub(crate) mod record;
 
 use std::path::PathBuf;
 
 use anyhow::Context;
-use bakewell::DeviceName;
 use bakewell::cuda::CudaRuntime;
+use bakewell::{Device, DeviceName};
 
+use self::clocks::Clocks;
+use self::measure::{Shape, measure};
+use self::record::{Record, Row};
 use crate::args::{OperationArg, open};
 use crate::report::Report;
 
@@ -51,25 +56,24 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         .transpose()?;
     let device = open(args.device, 0)?.device;
     let runtime = CudaRuntime::open(ordinal)?;
-    let bench = clocks::Clocks::new(&runtime)?;
-    let mut record = record::Record::new(runtime.facts(), ceilings::measure(&bench)?);
-    match args.operation {
-        OperationArg::Nvfp4Context => {
-            for shape in &nvfp4_context::shapes(shapes.as_deref())? {
-                eprintln!("{shape}");
-                record.rows.push(nvfp4_context::measure(&device, &bench, shape)?);
-            }
-        }
-        OperationArg::GqaDecode => {
-            for shape in &gqa_decode::shapes(shapes.as_deref())? {
-                eprintln!("{shape}");
-                record.rows.push(gqa_decode::measure(&device, &bench, shape)?);
-            }
-        }
-    }
+    let bench = Clocks::new(&runtime)?;
+    let mut record = Record::new(runtime.facts(), ceilings::measure(&bench)?);
+    let shapes = shapes.as_deref();
+    record.rows = match args.operation {
+        OperationArg::GqaDecode => measure_all(&device, &bench, &gqa_decode::shapes(shapes)?)?,
+        OperationArg::Nvfp4Context => measure_all(&device, &bench, &nvfp4_context::shapes(shapes)?)?,
+    };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&record)? + "\n";
         std::fs::write(path, text).with_context(|| format!("json: {}", path.display()))?;
     }
     Ok(Report::fine(record.render()))
+}
+
+fn measure_all<S: Shape>(device: &Device, clocks: &Clocks, shapes: &[S]) -> anyhow::Result<Vec<Row>> {
+    let one = |shape: &S| {
+        eprintln!("{shape}");
+        measure(device, clocks, shape)
+    };
+    shapes.iter().map(one).collect()
 }

@@ -1,5 +1,7 @@
 //! The record of a run: what was measured, on what, by which command.
 
+use std::collections::BTreeMap;
+
 use bakewell::cuda::DeviceFacts;
 use serde::Serialize;
 
@@ -35,10 +37,11 @@ pub(crate) struct Row {
     pub(crate) problem: serde_json::Value,
     pub(crate) lengths: Vec<i32>,
     pub(crate) program: String,
-    /// Digest of the cubin.
+    /// Digests of the cubins.
     pub(crate) sha256: String,
-    pub(crate) splits: u32,
-    pub(crate) cluster: u32,
+    /// Numbers of the decision: splits, CTAs of a cluster.
+    #[serde(flatten)]
+    pub(crate) geometry: BTreeMap<&'static str, u32>,
     /// Bytes that any kernel must move.
     pub(crate) bytes: u64,
     /// Distinct sets of inputs, and calls in the graph that rotates over them.
@@ -78,7 +81,7 @@ impl Record {
         let mut rows = table(&[
             "shape",
             "program",
-            "splits",
+            "geometry",
             "MB",
             "floor us",
             "cold us",
@@ -96,11 +99,7 @@ impl Record {
             rows.add_row([
                 row.shape.clone(),
                 row.program.clone(),
-                if row.cluster > 1 {
-                    format!("{} (clusters of {})", row.splits, row.cluster)
-                } else {
-                    row.splits.to_string()
-                },
+                row.geometry.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", "),
                 format!("{:.2}", row.bytes as f64 / 1e6),
                 format!("{floor:.2}"),
                 format!("{:.2}", row.cold_us.median),

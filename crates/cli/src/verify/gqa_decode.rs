@@ -5,102 +5,25 @@ use std::collections::BTreeSet;
 use bakewell::gqa_decode::{GqaDecode, decide};
 use bakewell::schedule::Schedule as _;
 use bakewell::schedule::gqa_decode::GqaDecode as Schedule;
-use bakewell::{Architecture, Device, Error, Operation, architectures};
-use bakewell_conformance::compare::{Comparison, compare};
-use bakewell_conformance::gqa_decode::{
-    self, Case as Generated, Distribution, Expected, Golden, Inputs, Outputs, inputs::Lengths, lse_tolerance,
-    out_tolerance,
-};
+use bakewell::{Architecture, Device, Operation, architectures};
+use bakewell_conformance::gqa_decode::{Case as Generated, Distribution, Inputs, inputs::Lengths};
+use bakewell_conformance::{Golden, Judged};
 
-use super::{Args, Case, CaseOutcome, Figures, folders};
+use super::case::{AnyCase, Case, boxed};
+use super::{Args, folders};
 
 /// Seed of generated inputs.
 const INPUT_SEED: u64 = 17;
 
-/// What outputs are compared with.
-const GOLDEN: &str = "golden";
-const REFERENCE: &str = "reference";
-
-/// One case of grouped-query decode attention.
-struct GqaDecodeCase {
-    name: String,
-    against: &'static str,
-    inputs: Inputs,
-    expected: Expected,
-}
-
-impl GqaDecodeCase {
-    fn from_golden(golden: Golden) -> anyhow::Result<GqaDecodeCase> {
-        // A golden has no log-sum-exp: the reference gives it.
-        let lse = golden.inputs.expected()?.lse;
-        let expected = Expected { lse, ..golden.expected };
-        Ok(GqaDecodeCase { name: golden.name, against: GOLDEN, inputs: golden.inputs, expected })
-    }
-
-    fn generated(case: &Generated) -> anyhow::Result<GqaDecodeCase> {
-        let inputs = case.inputs(INPUT_SEED)?;
-        Ok(GqaDecodeCase { name: case.name.clone(), against: REFERENCE, expected: inputs.expected()?, inputs })
-    }
-
-    /// The outputs, if every run gave the same bits, and the same without the log-sum-exp.
-    fn run(&self, device: &Device, others: &[Device]) -> anyhow::Result<Outputs> {
-        let mut wanted = self.inputs.clone();
-        wanted.problem.lse = true;
-        let first = gqa_decode::run(device, &wanted)?.outputs;
-        for other in others {
-            anyhow::ensure!(gqa_decode::run(other, &wanted)?.outputs == first, "two runs gave different bits");
-        }
-        wanted.problem.lse = false;
-        let without = gqa_decode::run(device, &wanted)?.outputs;
-        anyhow::ensure!(without.out == first.out, "asking for the log-sum-exp changed the bits of the output");
-        Ok(first)
-    }
-
-    /// The comparison of the output, and the verdict on output and log-sum-exp.
-    fn judge(&self, outputs: &Outputs) -> bakewell::Result<(Comparison, Result<(), String>)> {
-        let out = compare(&outputs.out.shape, &outputs.out.to_f64()?, &self.expected.out)?;
-        let mut verdict =
-            out.verdict(&out_tolerance(self.inputs.problem.dtype)).map_err(|reason| format!("out: {reason}"));
-        if let (Ok(()), Some(lse), Some(expected)) = (&verdict, &outputs.lse, &self.expected.lse) {
-            let lse = compare(&lse.shape, &lse.to_f64()?, expected)?;
-            verdict = lse.verdict(&lse_tolerance(&self.inputs)?).map_err(|reason| format!("lse: {reason}"));
-        }
-        Ok((out, verdict))
-    }
-}
-
-impl Case for GqaDecodeCase {
-    fn outcome(&self, device: &Device) -> CaseOutcome {
-        let plan = device.plan(&self.inputs.problem);
-        let decision = plan.as_ref().ok().and_then(|plan| plan.decision());
-        // Every architecture serves the goldens; generated cases ask for every shape that some architecture serves.
-        let skipped = match &plan {
-            Err(error @ Error::NoProgram { .. }) if self.against == REFERENCE => Some(error.to_string()),
-            _ => None,
-        };
-        CaseOutcome {
-            operation: Operation::GqaDecode,
-            case: self.name.clone(),
-            against: self.against,
-            program: decision.map(|decision| decision.program()),
-            variant: decision.map(|decision| decision.schedule.variant()),
-            figures: None,
-            failure: None,
-            skipped,
-        }
-    }
-
-    fn verify(&self, device: &Device, others: &[Device]) -> anyhow::Result<(Figures, Result<(), String>)> {
-        let (comparison, verdict) = self.judge(&self.run(device, others)?)?;
-        Ok((Figures::of(&comparison), verdict))
-    }
-}
-
 /// Goldens; with the source tree's also the generated cases, and one for each program that none of these runs.
-pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn Case>>> {
+pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn AnyCase>>> {
     let (goldens, generated) = folders(args, Operation::GqaDecode)?;
-    let mut cases =
-        Golden::load_all(&goldens)?.into_iter().map(GqaDecodeCase::from_golden).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut cases = Vec::new();
+    for mut golden in Golden::<Inputs>::load_all(&goldens)? {
+        // A golden has no log-sum-exp: the reference gives it.
+        golden.expected.lse = golden.inputs.expected()?.lse;
+        cases.push(Case::golden(golden));
+    }
     if let Some(text) = generated.and_then(|path| std::fs::read_to_string(path).ok()) {
         let mut generated: Vec<Generated> = serde_json::from_str(&text)?;
         if let (Some(arch), Some(sm_count)) = (device.arch(), device.sm_count()) {
@@ -109,10 +32,10 @@ pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn 
             generated.extend(missing(&known.collect::<Vec<_>>(), architecture, sm_count));
         }
         for case in &generated {
-            cases.push(GqaDecodeCase::generated(case)?);
+            cases.push(Case::generated(&case.name, case.inputs(INPUT_SEED)?)?);
         }
     }
-    Ok(cases.into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect())
+    Ok(boxed(cases))
 }
 
 /// The problem of a generated case, its batch filled in.
@@ -173,7 +96,7 @@ mod tests {
         let tests = tests_folder("gqa_decode").unwrap();
         let text = std::fs::read_to_string(tests.join("cases/gqa_decode.json")).unwrap();
         let generated: Vec<Generated> = serde_json::from_str(&text).unwrap();
-        let goldens = Golden::load_all(&tests.join("golden/gqa_decode")).unwrap();
+        let goldens = Golden::<Inputs>::load_all(&tests.join("golden/gqa_decode")).unwrap();
         let mut known: Vec<GqaDecode> = goldens.into_iter().map(|golden| golden.inputs.problem).collect();
         known.extend(generated.iter().map(problem));
         for compiled in architectures::compiled() {

@@ -1,13 +1,11 @@
-//! Inputs from files and generators, and what the reference makes of them.
+//! Inputs, and generators of them.
 
-use bakewell::error::Property;
 use bakewell::gqa_decode::GqaDecode;
 use bakewell::{Error, Result};
-use bakewell_reference::gqa_decode as reference;
 use serde::Deserialize;
 
+use crate::HostTensor;
 use crate::random::Random;
-use crate::{HostTensor, TensorFile};
 
 /// A problem and its input tensors.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,34 +87,6 @@ impl Lengths {
 }
 
 impl Inputs {
-    /// Inputs from a file with `q`, `kv`, `sequence_lengths` and, in the metadata, `q_scale` (1 if absent).
-    ///
-    /// # Errors
-    /// [`Error::Argument`] that names what is missing or has another rank than it must.
-    pub fn from_file(file: &TensorFile) -> Result<Inputs> {
-        let (q, kv) = (file.tensor("q")?.clone(), file.tensor("kv")?.clone());
-        let sequence_lengths = file.tensor("sequence_lengths")?.clone();
-        let rank =
-            |name, expected, shape: &[u64]| Err(Error::argument(name, Property::Rank, expected, format!("{shape:?}")));
-        let [batch, query_heads, head_dim] = q.shape[..] else {
-            return rank("q", "[batch, query_heads, head_dim]", &q.shape);
-        };
-        let [_, _, kv_heads, capacity, _] = kv.shape[..] else {
-            return rank("kv", "[batch, 2, kv_heads, capacity, head_dim]", &kv.shape);
-        };
-        let problem = GqaDecode {
-            batch,
-            capacity,
-            query_heads,
-            kv_heads,
-            head_dim,
-            dtype: q.dtype,
-            q_scale: file.parameter("q_scale")?.unwrap_or(1.0),
-            ..GqaDecode::default()
-        };
-        Ok(Inputs { problem, q, kv, sequence_lengths })
-    }
-
     /// Random inputs of the lengths. Slots past the lengths hold NaN and infinities.
     ///
     /// # Errors
@@ -193,27 +163,6 @@ impl Inputs {
         })
     }
 
-    /// What the reference computes from the exact inputs, unrounded.
-    ///
-    /// # Errors
-    /// The reference's.
-    pub fn expected(&self) -> Result<Expected> {
-        let problem = reference::GqaDecode {
-            batch: self.problem.batch as usize,
-            capacity: self.problem.capacity as usize,
-            query_heads: self.problem.query_heads as usize,
-            kv_heads: self.problem.kv_heads as usize,
-            head_dim: self.problem.head_dim as usize,
-            q_scale: self.problem.q_scale,
-        };
-        let q = self.q.to_f64()?;
-        let mut out = vec![0.0; q.len()];
-        let mut lse = vec![0.0; problem.batch * problem.query_heads];
-        let lengths = self.sequence_lengths.to_i32()?;
-        reference::gqa_decode(&problem, &q, &self.kv.to_f64()?, &lengths, &mut out, Some(&mut lse))?;
-        Ok(Expected { out, lse: Some(lse.into_iter().map(f64::from).collect()) })
-    }
-
     /// Largest magnitude of a score's terms: `q_scale / sqrt(head_dim) * max |q| * max |k|`, by Cauchy-Schwarz.
     ///
     /// # Errors
@@ -229,20 +178,12 @@ impl Inputs {
     }
 }
 
-/// What should come out.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Expected {
-    /// `[batch, query_heads, head_dim]`.
-    pub out: Vec<f64>,
-    /// `[batch, query_heads]`, where known.
-    pub lse: Option<Vec<f64>>,
-}
-
 #[cfg(test)]
 mod tests {
     use bakewell::DType;
 
     use super::*;
+    use crate::Judged;
 
     const SMALL: GqaDecode = GqaDecode {
         batch: 2,

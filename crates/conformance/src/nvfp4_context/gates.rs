@@ -8,8 +8,9 @@
 
 use bakewell::{Arch, Result};
 
-use super::inputs::decode;
-use super::{Expected, Inputs, Outputs};
+use super::{Expected, Inputs};
+use crate::staged::Outputs;
+use crate::tensor::e4m3_values;
 
 /// Shares of bytes that must equal the model's, and be within one code of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,9 +52,10 @@ impl Gates {
 /// # Errors
 /// [`bakewell::Error::Argument`] for outputs of another type.
 pub fn judge(inputs: &Inputs, outputs: &Outputs, expected: &Expected, gates: Option<Gates>) -> Result<Judgement> {
-    let got = decode(&outputs.out.bytes);
+    let out = &outputs["out"].bytes;
+    let got = e4m3_values(out);
     let bytes = got.len().max(1) as f64;
-    let distances = outputs.out.bytes.iter().zip(&expected.model).map(|(&a, &b)| (ordered(a) - ordered(b)).abs());
+    let distances = out.iter().zip(&expected.model).map(|(&a, &b)| (ordered(a) - ordered(b)).abs());
     let within =
         |limit: i32, distances: &mut dyn Iterator<Item = i32>| distances.filter(|&d| d <= limit).count() as f64;
     let mut judgement = Judgement {
@@ -110,7 +112,7 @@ fn failure(
             return Ok(Some(format!("{:.3} % of bytes are within a code", judgement.neighbouring * 100.0)));
         }
     }
-    if let Some(lse) = &outputs.lse {
+    if let Some(lse) = outputs.get("lse") {
         for (row, (got, &want)) in lse.to_f64()?.into_iter().zip(&expected.lse).enumerate() {
             let fine = if want.is_finite() { (got - want).abs() <= 1e-3 + 1e-3 * want.abs() } else { got == want };
             if !fine {
@@ -124,7 +126,7 @@ fn failure(
 /// The first row that sees no key and is not all zero bytes. Such rows have an exact answer of zeros and log-sum-exp
 /// -inf, or the sink, which no row with keys has as an all-zero answer.
 fn zero_row_violation(outputs: &Outputs, expected: &Expected) -> Option<usize> {
-    let rows = outputs.out.bytes.chunks_exact(128).zip(expected.exact.chunks_exact(128));
+    let rows = outputs["out"].bytes.chunks_exact(128).zip(expected.exact.chunks_exact(128));
     let mut nothing = rows.enumerate().filter(|(_, (_, exact))| exact.iter().all(|&x| x == 0.0));
     nothing.find(|(_, (bytes, _))| bytes.iter().any(|&byte| byte != 0)).map(|(row, _)| row)
 }
@@ -145,23 +147,21 @@ fn cosine(a: &[f64], b: &[f64]) -> f64 {
 mod tests {
     use super::super::Spec;
     use super::*;
-    use crate::HostTensor;
+    use crate::{HostTensor, Judged};
 
     fn case() -> (Inputs, Outputs, Expected) {
         let spec = Spec { q_heads: 2, kv_heads: 1, q_lens: vec![3, 2], kv_lens: vec![140, 0], sinks: false };
         let inputs = Inputs::generate(&spec, 3);
         let expected = inputs.expected().unwrap();
         let lse: Vec<f32> = expected.lse.iter().map(|&x| x as f32).collect();
-        let outputs = Outputs {
-            out: HostTensor { dtype: bakewell::DType::U8, shape: vec![5, 2, 128], bytes: expected.model.clone() },
-            lse: Some(HostTensor::of(&[5, 2], &lse)),
-        };
+        let out = HostTensor { dtype: bakewell::DType::E4m3, shape: vec![5, 2, 128], bytes: expected.model.clone() };
+        let outputs = Outputs(vec![("out", out), ("lse", HostTensor::of(&[5, 2], &lse))]);
         (inputs, outputs, expected)
     }
 
-    fn fails(change: impl Fn(&mut Outputs)) -> String {
+    fn fails(output: &str, change: impl Fn(&mut [u8])) -> String {
         let (inputs, mut outputs, expected) = case();
-        change(&mut outputs);
+        change(&mut outputs.get_mut(output).unwrap().bytes);
         let judgement = judge(&inputs, &outputs, &expected, Gates::of(None, 1)).unwrap();
         judgement.failure.expect("the comparison notices")
     }
@@ -175,20 +175,16 @@ mod tests {
 
     #[test]
     fn corrupted_outputs_fail() {
-        assert!(fails(|o| o.out.bytes.swap_with_slice(&mut vec![0x38; 5 * 2 * 128])).contains("sees nothing"));
-        assert!(fails(|o| o.out.bytes[0..128].fill(0x7F)).contains("times what is allowed"), "NaN");
+        assert!(fails("out", |bytes| bytes.fill(0x38)).contains("sees nothing"));
+        assert!(fails("out", |bytes| bytes[0..128].fill(0x7F)).contains("times what is allowed"), "NaN");
         // A few bytes by one code, which only the model notices.
-        let nudge = |o: &mut Outputs| o.out.bytes.iter_mut().take(272).step_by(8).for_each(|byte| *byte ^= 1);
-        let failure = fails(nudge);
+        let failure = fails("out", |bytes| bytes.iter_mut().take(272).step_by(8).for_each(|byte| *byte ^= 1));
         assert!(failure.contains("equal the model's"), "{failure}");
-        assert!(
-            fails(|o| o.out.bytes[3 * 256] = 0x80).contains("row [3, 0] sees nothing"),
-            "minus zero is not a zero byte"
-        );
-        assert!(
-            fails(|o| o.lse.as_mut().unwrap().bytes[0..4].copy_from_slice(&9f32.to_le_bytes()))
-                .contains("lse at [0, 0]")
-        );
-        assert!(fails(|o| o.lse.as_mut().unwrap().bytes[24..28].fill(0)).contains("lse at [3, 0]: 0 for -inf"));
+        let minus_zero = fails("out", |bytes| bytes[3 * 256] = 0x80);
+        assert!(minus_zero.contains("row [3, 0] sees nothing"), "minus zero is not a zero byte: {minus_zero}");
+        let nine = fails("lse", |bytes| bytes[0..4].copy_from_slice(&9f32.to_le_bytes()));
+        assert!(nine.contains("lse at [0, 0]"), "{nine}");
+        let zero = fails("lse", |bytes| bytes[24..28].fill(0));
+        assert!(zero.contains("lse at [3, 0]: 0 for -inf"), "{zero}");
     }
 }

@@ -1,13 +1,12 @@
-//! Inputs from files and generators, and what the reference makes of them.
+//! Inputs, and generators of them.
 
-use bakewell::error::Property;
+use bakewell::DType;
 use bakewell::nvfp4_context::Nvfp4Context;
-use bakewell::{DType, Error, Result};
-use bakewell_reference::nvfp4_context::{self as reference, Numerics};
-use bakewell_reference::small_float::{e4m3_from_f64, e4m3_to_f64};
+use bakewell_reference::nvfp4_context as reference;
+use bakewell_reference::small_float::e4m3_from_f64;
 
+use crate::HostTensor;
 use crate::random::Random;
-use crate::{HostTensor, TensorFile};
 
 /// A problem and its input tensors, named as in [`bakewell::nvfp4_context`].
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +24,17 @@ pub struct Inputs {
     pub sinks: Option<HostTensor>,
     pub bmm1_scale: f32,
     pub bmm2_scale: f32,
+    pub scale_origin: ScaleOrigin,
+}
+
+/// Where a call finds the two factors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaleOrigin {
+    /// On the host.
+    #[default]
+    Host,
+    /// On the device.
+    Device,
 }
 
 /// What generated inputs look like.
@@ -42,76 +52,7 @@ pub struct Spec {
     pub sinks: bool,
 }
 
-/// What should come out.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Expected {
-    /// The exact answer, `[total_q, q_heads, 128]`.
-    pub exact: Vec<f64>,
-    /// The answer in the kernels' order with weights rounded to E4M3, as bytes.
-    pub model: Vec<u8>,
-    /// `[total_q, q_heads]`.
-    pub lse: Vec<f64>,
-}
-
 impl Inputs {
-    /// Inputs from a file with the operation's tensors and, in the metadata, `bmm1_scale` and `bmm2_scale`, and
-    /// `max_q_len` and `max_kv_len` where they are known (the largest lengths otherwise).
-    ///
-    /// # Errors
-    /// [`Error::Argument`] that names what is missing or has another rank than it must.
-    pub fn from_file(file: &TensorFile) -> Result<Inputs> {
-        let tensor = |name| file.tensor(name).cloned();
-        let (q, k_packed, page_table) = (tensor("q")?, tensor("k_packed")?, tensor("page_table")?);
-        let (seq_lens_kv, cu_seqlens_q) = (tensor("seq_lens_kv")?, tensor("cu_seqlens_q")?);
-        let sinks = file.tensors.get("sinks").cloned();
-        let rank =
-            |name, expected, shape: &[u64]| Err(Error::argument(name, Property::Rank, expected, format!("{shape:?}")));
-        let [total_q, q_heads, head_dim] = q.shape[..] else {
-            return rank("q", "[total_q, q_heads, 128]", &q.shape);
-        };
-        let [num_pages, kv_heads, page_tokens, _] = k_packed.shape[..] else {
-            return rank("k_packed", "[num_pages, kv_heads, 16, 64]", &k_packed.shape);
-        };
-        let [batch, max_pages] = page_table.shape[..] else {
-            return rank("page_table", "[batch, max_pages]", &page_table.shape);
-        };
-        let longest = |lengths: &mut dyn Iterator<Item = i32>| lengths.max().unwrap_or(0).max(0) as u64;
-        let offsets = cu_seqlens_q.to_i32()?;
-        let max_q_len = longest(&mut offsets.windows(2).map(|pair| pair[1].saturating_sub(pair[0])));
-        let max_kv_len = longest(&mut seq_lens_kv.to_i32()?.into_iter());
-        let scale = |name| {
-            file.parameter(name)?.ok_or_else(|| Error::argument(name, Property::Presence, "in the metadata", "none"))
-        };
-        let problem = Nvfp4Context {
-            batch,
-            total_q,
-            q_heads,
-            kv_heads,
-            num_pages,
-            max_pages,
-            max_q_len: file.parameter("max_q_len")?.unwrap_or(max_q_len),
-            max_kv_len: file.parameter("max_kv_len")?.unwrap_or(max_kv_len),
-            head_dim,
-            page_tokens,
-            sinks: sinks.is_some(),
-            ..Nvfp4Context::default()
-        };
-        Ok(Inputs {
-            problem,
-            q,
-            k_packed,
-            v_packed: tensor("v_packed")?,
-            k_scale: tensor("k_scale")?,
-            v_scale: tensor("v_scale")?,
-            page_table,
-            seq_lens_kv,
-            cu_seqlens_q,
-            sinks,
-            bmm1_scale: scale("bmm1_scale")?,
-            bmm2_scale: scale("bmm2_scale")?,
-        })
-    }
-
     /// Random inputs. Pages are dealt in random order; scales where no token is live are NaN, and table entries past a
     /// request's last page are -1.
     pub fn generate(spec: &Spec, seed: u64) -> Inputs {
@@ -183,40 +124,9 @@ impl Inputs {
             // Products have a standard deviation near 8: logits near 1.
             bmm1_scale: 0.118,
             bmm2_scale: 0.9,
+            scale_origin: ScaleOrigin::Host,
             problem,
         }
-    }
-
-    /// What the reference computes.
-    ///
-    /// # Errors
-    /// The reference's.
-    pub fn expected(&self) -> Result<Expected> {
-        let (page_table, seq_lens_kv) = (self.page_table.to_i32()?, self.seq_lens_kv.to_i32()?);
-        let cu_seqlens_q = self.cu_seqlens_q.to_i32()?;
-        let sinks: Option<Vec<f32>> = match &self.sinks {
-            Some(sinks) => Some(sinks.to_f64()?.into_iter().map(|sink| sink as f32).collect()),
-            None => None,
-        };
-        let problem = reference::Nvfp4Context {
-            q_heads: self.problem.q_heads as usize,
-            kv_heads: self.problem.kv_heads as usize,
-            max_pages: self.problem.max_pages as usize,
-            q: &self.q.bytes,
-            k_packed: &self.k_packed.bytes,
-            v_packed: &self.v_packed.bytes,
-            k_scale: &self.k_scale.bytes,
-            v_scale: &self.v_scale.bytes,
-            page_table: &page_table,
-            seq_lens_kv: &seq_lens_kv,
-            cu_seqlens_q: &cu_seqlens_q,
-            sinks: sinks.as_deref(),
-            bmm1_scale: self.bmm1_scale,
-            bmm2_scale: self.bmm2_scale,
-        };
-        let (exact, lse) = reference::nvfp4_context(&problem, Numerics::Exact)?;
-        let (model, _) = reference::nvfp4_context(&problem, Numerics::Kernel)?;
-        Ok(Expected { exact, model: reference::round_output(&model), lse })
     }
 }
 
@@ -237,9 +147,4 @@ fn deal(problem: &Nvfp4Context, kv_lens: &[i32], order: &[i32]) -> (Vec<i32>, Ve
         }
     }
     (table, live)
-}
-
-/// E4M3 bytes as numbers.
-pub fn decode(bytes: &[u8]) -> Vec<f64> {
-    bytes.iter().map(|&byte| e4m3_to_f64(byte)).collect()
 }

@@ -1,21 +1,20 @@
-//! Inputs, runs, references and gates of NVFP4 paged-context attention.
+//! Inputs, references and gates of NVFP4 paged-context attention.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`inputs`] | inputs from files and generators, and what the reference makes of them |
+//! | [`inputs`] | inputs, and generators of them |
 //! | [`cases`](mod@cases) | generated cases |
-//! | [`golden`] | inputs with an output that was computed independently |
-//! | [`staged`] | inputs on a device, outputs poisoned and guarded |
+//! | [`call`] | the tensors of a call |
+//! | [`judged`] | what should come out, and whether it did |
 //! | [`gates`] | how far an output may be from what is expected, and why |
 
+pub mod call;
 pub mod cases;
 pub mod gates;
-pub mod golden;
 pub mod inputs;
-pub mod staged;
+pub mod judged;
 
 pub use cases::{Case, cases};
 pub use gates::{Gates, Judgement, judge};
-pub use golden::Golden;
-pub use inputs::{Expected, Inputs, Spec};
-pub use staged::{Outputs, Run, ScaleOrigin, Staged, run};
+pub use inputs::{Inputs, ScaleOrigin, Spec};
+pub use judged::Expected;

@@ -85,8 +85,8 @@ pub struct Tables {
 impl Tables {
     /// No schedule at all.
     pub const NONE: Tables = Tables {
-        norm: Table { schedules: &[], routes: &[] },
-        wgmma: Table { schedules: &[], routes: &[] },
+        norm: Table::NONE,
+        wgmma: Table::NONE,
         weight_image: &[],
     };
 

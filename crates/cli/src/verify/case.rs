@@ -1,0 +1,129 @@
+//! A case of any operation.
+
+use bakewell::{Device, Error, Operation, Plan, Problem};
+use bakewell_conformance::compare::Comparison;
+use bakewell_conformance::{Golden, Judged, Verdict, run};
+use serde::Serialize;
+
+use crate::report::one_line;
+
+/// What outputs are compared with.
+const GOLDEN: &str = "golden";
+const REFERENCE: &str = "reference";
+
+/// Inputs, and what should come out.
+pub(super) struct Case<I: Judged> {
+    pub(super) name: String,
+    against: &'static str,
+    pub(super) inputs: I,
+    expected: I::Expected,
+}
+
+/// A case whatever its operation.
+pub(super) trait AnyCase {
+    /// Runs on `device`, again on each of `others` for the same bits, and in other ways that must not change them.
+    fn outcome(&self, device: &Device, others: &[Device]) -> CaseOutcome;
+}
+
+/// One case.
+#[derive(Serialize)]
+pub(super) struct CaseOutcome {
+    pub(super) operation: Operation,
+    pub(super) case: String,
+    /// `golden` or `reference`: what the output was compared with.
+    pub(super) against: &'static str,
+    /// Names of the programs, joined.
+    pub(super) program: Option<String>,
+    #[serde(skip)]
+    pub(super) variants: Vec<String>,
+    #[serde(flatten)]
+    pub(super) figures: Option<Figures>,
+    /// Why the case failed: an error beyond tolerance, a finding of the checker, an error of the device.
+    pub(super) failure: Option<String>,
+    /// Why the case was not run: its shape is not among those compiled for the architecture.
+    pub(super) skipped: Option<String>,
+}
+
+/// How far an output is from what is expected.
+#[derive(Serialize)]
+pub(super) struct Figures {
+    pub(super) relative_l2: f64,
+    pub(super) max_absolute: f64,
+    pub(super) max_relative: f64,
+    pub(super) worst: Option<String>,
+}
+
+impl Figures {
+    fn of(comparison: &Comparison) -> Figures {
+        Figures {
+            relative_l2: comparison.relative_l2,
+            max_absolute: comparison.max_absolute,
+            max_relative: comparison.max_relative,
+            worst: comparison.worst.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl<I: Judged> Case<I> {
+    /// A case of a golden.
+    pub(super) fn golden(golden: Golden<I>) -> Case<I> {
+        Case { name: golden.name, against: GOLDEN, inputs: golden.inputs, expected: golden.expected }
+    }
+
+    /// A case against the reference.
+    pub(super) fn generated(name: &str, inputs: I) -> anyhow::Result<Case<I>> {
+        Ok(Case { name: name.to_owned(), against: REFERENCE, expected: inputs.expected()?, inputs })
+    }
+
+    fn verify(&self, device: &Device, others: &[Device]) -> anyhow::Result<Verdict> {
+        let inputs = self.inputs.complete();
+        let first = run(device, &inputs)?;
+        for other in others {
+            anyhow::ensure!(run(other, &inputs)?.outputs == first.outputs, "two runs gave different bits");
+        }
+        for (how, inputs) in inputs.variations() {
+            let outputs = run(device, &inputs)?.outputs;
+            for (name, tensor) in &outputs.0 {
+                anyhow::ensure!(first.outputs.get(name) == Some(tensor), "{how}: the bits of {name} changed");
+            }
+        }
+        Ok(inputs.judge(&first.outputs, &self.expected, &first.plan)?)
+    }
+}
+
+impl<I: Judged> AnyCase for Case<I> {
+    fn outcome(&self, device: &Device, others: &[Device]) -> CaseOutcome {
+        let plan = device.plan(self.inputs.problem());
+        let programs = plan.as_ref().map(Plan::programs).unwrap_or_default();
+        let schedules = plan.as_ref().map(Plan::schedules).unwrap_or_default();
+        let mut outcome = CaseOutcome {
+            operation: I::Problem::OPERATION,
+            case: self.name.clone(),
+            against: self.against,
+            program: (!programs.is_empty()).then(|| programs.join(" + ")),
+            variants: schedules.iter().map(|schedule| schedule.variant()).collect(),
+            figures: None,
+            failure: None,
+            skipped: None,
+        };
+        match plan {
+            // Every architecture serves the goldens; generated cases ask for every shape that some architecture serves.
+            Err(error @ Error::NoProgram { .. }) if self.against == REFERENCE => {
+                outcome.skipped = Some(error.to_string());
+            }
+            _ => match self.verify(device, others) {
+                Ok(verdict) => {
+                    outcome.figures = Some(Figures::of(&verdict.comparison));
+                    outcome.failure = verdict.failure;
+                }
+                Err(error) => outcome.failure = Some(one_line(&error)),
+            },
+        }
+        outcome
+    }
+}
+
+/// Cases whatever their operation.
+pub(super) fn boxed<I: Judged + 'static>(cases: Vec<Case<I>>) -> Vec<Box<dyn AnyCase>> {
+    cases.into_iter().map(|case| Box::new(case) as Box<dyn AnyCase>).collect()
+}

@@ -1,0 +1,108 @@
+//! What should come out, from a file or the reference, and whether it did.
+
+use bakewell::error::Property;
+use bakewell::gqa_decode::{GqaDecode, Plan};
+use bakewell::{Error, Result};
+use bakewell_reference::gqa_decode as reference;
+
+use super::{Inputs, lse_tolerance, out_tolerance};
+use crate::TensorFile;
+use crate::compare::compare;
+use crate::judged::{Judged, Verdict};
+use crate::staged::Outputs;
+
+/// What should come out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// `[batch, query_heads, head_dim]`.
+    pub out: Vec<f64>,
+    /// `[batch, query_heads]`, where known.
+    pub lse: Option<Vec<f64>>,
+}
+
+/// Bytes that any kernel must move: live keys and values, queries, lengths, outputs.
+pub fn live_bytes(problem: &GqaDecode, lengths: &[i32]) -> u64 {
+    let keys: u64 = lengths.iter().map(|&length| u64::try_from(length).unwrap_or(0)).sum();
+    let cache = 2 * keys * problem.kv_heads * problem.head_dim;
+    let rows = problem.batch * problem.query_heads;
+    let lse = if problem.lse { rows * 4 } else { 0 };
+    (cache + 2 * rows * problem.head_dim) * problem.dtype.bytes() + problem.batch * 4 + lse
+}
+
+impl Judged for Inputs {
+    type Expected = Expected;
+
+    /// A file with `q`, `kv`, `sequence_lengths` and, in the metadata, `q_scale` (1 if absent).
+    fn from_file(file: &TensorFile) -> Result<Inputs> {
+        let (q, kv) = (file.tensor("q")?.clone(), file.tensor("kv")?.clone());
+        let sequence_lengths = file.tensor("sequence_lengths")?.clone();
+        let rank =
+            |name, expected, shape: &[u64]| Err(Error::argument(name, Property::Rank, expected, format!("{shape:?}")));
+        let [batch, query_heads, head_dim] = q.shape[..] else {
+            return rank("q", "[batch, query_heads, head_dim]", &q.shape);
+        };
+        let [_, _, kv_heads, capacity, _] = kv.shape[..] else {
+            return rank("kv", "[batch, 2, kv_heads, capacity, head_dim]", &kv.shape);
+        };
+        let problem = GqaDecode {
+            batch,
+            capacity,
+            query_heads,
+            kv_heads,
+            head_dim,
+            dtype: q.dtype,
+            q_scale: file.parameter("q_scale")?.unwrap_or(1.0),
+            ..GqaDecode::default()
+        };
+        Ok(Inputs { problem, q, kv, sequence_lengths })
+    }
+
+    /// `out_f32`; no log-sum-exp.
+    fn golden(file: &TensorFile) -> Result<Option<Expected>> {
+        let golden = file.tensors.get("out_f32");
+        golden.map(|out| Ok(Expected { out: out.to_f64()?, lse: None })).transpose()
+    }
+
+    /// From the exact inputs, unrounded.
+    fn expected(&self) -> Result<Expected> {
+        let problem = reference::GqaDecode {
+            batch: self.problem.batch as usize,
+            capacity: self.problem.capacity as usize,
+            query_heads: self.problem.query_heads as usize,
+            kv_heads: self.problem.kv_heads as usize,
+            head_dim: self.problem.head_dim as usize,
+            q_scale: self.problem.q_scale,
+        };
+        let q = self.q.to_f64()?;
+        let mut out = vec![0.0; q.len()];
+        let mut lse = vec![0.0; problem.batch * problem.query_heads];
+        let lengths = self.sequence_lengths.to_i32()?;
+        reference::gqa_decode(&problem, &q, &self.kv.to_f64()?, &lengths, &mut out, Some(&mut lse))?;
+        Ok(Expected { out, lse: Some(lse.into_iter().map(f64::from).collect()) })
+    }
+
+    fn complete(&self) -> Inputs {
+        Inputs { problem: GqaDecode { lse: true, ..self.problem.clone() }, ..self.clone() }
+    }
+
+    fn variations(&self) -> Vec<(&'static str, Inputs)> {
+        let problem = GqaDecode { lse: false, ..self.problem.clone() };
+        vec![("without the log-sum-exp", Inputs { problem, ..self.clone() })]
+    }
+
+    fn judge(&self, outputs: &Outputs, expected: &Expected, _: &Plan) -> Result<Verdict> {
+        let out = &outputs["out"];
+        let comparison = compare(&out.shape, &out.to_f64()?, &expected.out)?;
+        let mut within =
+            comparison.verdict(&out_tolerance(self.problem.dtype)).map_err(|reason| format!("out: {reason}"));
+        if let (Ok(()), Some(lse), Some(expected)) = (&within, outputs.get("lse"), &expected.lse) {
+            let lse = compare(&lse.shape, &lse.to_f64()?, expected)?;
+            within = lse.verdict(&lse_tolerance(self)?).map_err(|reason| format!("lse: {reason}"));
+        }
+        Ok(Verdict { summary: comparison.to_string(), comparison, failure: within.err() })
+    }
+
+    fn live_bytes(&self) -> Result<u64> {
+        Ok(live_bytes(&self.problem, &self.sequence_lengths.to_i32()?))
+    }
+}
