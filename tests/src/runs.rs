@@ -8,8 +8,8 @@ use bakewell_conformance::{CallInputs, HostTensor, Judged, Outputs, Staged, Verd
 /// # Errors
 /// What failed, or which output is wrong where.
 pub fn verify<I: Judged>(device: &Device, inputs: &I, expected: &I::Expected) -> Result<Verdict, String> {
-    let run = run(device, inputs).map_err(text)?;
-    let verdict = inputs.judge(&run.outputs, expected, &run.plan).map_err(text)?;
+    let (outputs, _) = inputs.run(device).map_err(text)?;
+    let verdict = inputs.judge(&outputs, expected, device).map_err(text)?;
     match &verdict.failure {
         Some(failure) => Err(failure.clone()),
         None => Ok(verdict),

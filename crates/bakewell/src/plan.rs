@@ -47,7 +47,7 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// The workspace of a decision; empty for an empty problem.
     fn workspace(decision: &Self::Decision) -> &WorkspaceLayout;
 
-    /// The programs that a launch runs, in order.
+    /// Schedules of the programs that a launch runs, in order; none for an empty problem.
     fn schedules(decision: &Self::Decision) -> Vec<&'static dyn Schedule>;
 
     /// Checks type, shape and layout of every tensor but the workspace. Where tensors lie and what they overlap is
@@ -134,7 +134,7 @@ impl<P: Problem> Plan<P> {
         }
     }
 
-    /// Schedules of the programs that a launch runs; none on the reference.
+    /// Schedules of the programs that a launch runs; none on the reference and for an empty problem.
     pub fn schedules(&self) -> Vec<&'static dyn Schedule> {
         self.decision().map(P::schedules).unwrap_or_default()
     }

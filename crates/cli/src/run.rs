@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use bakewell::{Device, DeviceName};
-use bakewell_conformance::{self as conformance, HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context};
+use bakewell::{Device, DeviceName, Operation};
+use bakewell_conformance::{HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context};
 
 use crate::args::{Opened, OperationArg, open};
 use crate::report::Report;
@@ -48,20 +48,21 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
 fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
     let device = &opened.device;
     let inputs = I::from_file(file)?.complete();
-    let run = conformance::run(device, &inputs)?;
+    let planned = inputs.plan(device)?;
+    let (outputs, time) = inputs.run(device)?;
     if let Some(path) = &args.output {
-        save(path, args.operation, device, &run.outputs)?;
+        save(path, I::OPERATION, device, &outputs)?;
     }
     let mut text = String::new();
     writeln!(text, "device   {device}")?;
-    writeln!(text, "plan     {}", run.plan)?;
-    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", run.time.as_secs_f64() * 1e6)?;
-    for (name, tensor) in &run.outputs.0 {
+    planned.lines.iter().try_for_each(|plan| writeln!(text, "plan     {plan}"))?;
+    writeln!(text, "time     {:.1} us from launch to the end of the work, cold", time.as_secs_f64() * 1e6)?;
+    for (name, tensor) in &outputs.0 {
         writeln!(text, "{name:<8} {}", preview(tensor)?)?;
     }
     if args.stats {
         let bytes = inputs.live_bytes()?;
-        let rate = bytes as f64 / run.time.as_secs_f64().max(1e-9) / 1e9;
+        let rate = bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9;
         writeln!(text, "stats    {bytes} bytes of live inputs and outputs, {rate:.3} GB/s")?;
     }
     if let Some(emulator) = &opened.emulator {
@@ -73,7 +74,7 @@ fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Re
     }
     let mut failed = false;
     if let Some(expected) = I::golden(file)? {
-        let verdict = inputs.judge(&run.outputs, &expected, &run.plan)?;
+        let verdict = inputs.judge(&outputs, &expected, device)?;
         writeln!(text, "golden   {}", verdict.summary)?;
         failed = verdict.failure.is_some();
         match verdict.failure {
@@ -84,9 +85,9 @@ fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Re
     Ok(Report { text, failed })
 }
 
-fn save(path: &Path, operation: OperationArg, device: &Device, outputs: &Outputs) -> anyhow::Result<()> {
+fn save(path: &Path, operation: Operation, device: &Device, outputs: &Outputs) -> anyhow::Result<()> {
     let mut file = TensorFile::default();
-    file.metadata.insert("op".into(), operation.operation().name().into());
+    file.metadata.insert("op".into(), operation.name().into());
     file.metadata.insert("device".into(), device.name());
     file.tensors.extend(outputs.0.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())));
     file.save(path).with_context(|| format!("output: {}", path.display()))

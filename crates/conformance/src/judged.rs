@@ -1,17 +1,21 @@
 //! Whether outputs are right: goldens, the reference, and verdicts.
 
 use std::path::Path;
+use std::time::Duration;
 
-use bakewell::{Plan, Result};
+use bakewell::schedule::Schedule;
+use bakewell::{Device, Operation, Plan, Problem, Result};
 
 use crate::TensorFile;
-use crate::call::CallInputs;
 use crate::compare::Comparison;
 use crate::file::load_folder;
 use crate::staged::Outputs;
 
-/// Inputs whose outputs can be judged.
-pub trait Judged: CallInputs {
+/// Inputs of an operation, from whose calls outputs come that can be judged.
+pub trait Judged: Clone {
+    /// The operation.
+    const OPERATION: Operation;
+
     /// What should come out.
     type Expected;
 
@@ -36,20 +40,54 @@ pub trait Judged: CallInputs {
     /// The same with every optional output.
     fn complete(&self) -> Self;
 
-    /// Other ways to ask for the same, and in which the outputs that they share must have the same bits.
+    /// Other ways to ask for the same, in which the outputs that they share must have the same bits.
     fn variations(&self) -> Vec<(&'static str, Self)>;
 
-    /// Compares outputs with what is expected of a plan.
+    /// What a device would do.
+    ///
+    /// # Errors
+    /// The plan's.
+    fn plan(&self, device: &Device) -> Result<Planned>;
+
+    /// Runs every call of the operation once. The time is from launch to the end of the work, without planning, binding
+    /// and copies.
+    ///
+    /// # Errors
+    /// Those of [`Staged`](crate::Staged).
+    fn run(&self, device: &Device) -> Result<(Outputs, Duration)>;
+
+    /// Compares the outputs of a device with what is expected.
     ///
     /// # Errors
     /// [`bakewell::Error::Argument`] for outputs of another type or size.
-    fn judge(&self, outputs: &Outputs, expected: &Self::Expected, plan: &Plan<Self::Problem>) -> Result<Verdict>;
+    fn judge(&self, outputs: &Outputs, expected: &Self::Expected, device: &Device) -> Result<Verdict>;
 
     /// Bytes that any kernel must move.
     ///
     /// # Errors
     /// [`bakewell::Error::Argument`] for lengths of another type.
     fn live_bytes(&self) -> Result<u64>;
+}
+
+/// The plans of an operation's calls, in order.
+#[derive(Clone, Default)]
+pub struct Planned {
+    /// Each plan in a line.
+    pub lines: Vec<String>,
+    /// Schedules of the programs.
+    pub schedules: Vec<&'static dyn Schedule>,
+    /// Names of the programs.
+    pub programs: Vec<String>,
+}
+
+impl Planned {
+    /// These plans and another.
+    pub fn and<P: Problem>(mut self, plan: &Plan<P>) -> Planned {
+        self.lines.push(plan.to_string());
+        self.schedules.extend(plan.schedules());
+        self.programs.extend(plan.programs());
+        self
+    }
 }
 
 /// How right outputs are.

@@ -48,6 +48,6 @@ pub mod tensor;
 
 pub use call::CallInputs;
 pub use file::TensorFile;
-pub use judged::{Golden, Judged, Verdict};
+pub use judged::{Golden, Judged, Planned, Verdict};
 pub use staged::{Outputs, Run, Staged, run};
 pub use tensor::HostTensor;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bakewell_core::error::Property;
+use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, DType, Error, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
@@ -124,6 +125,10 @@ impl Problem for Backward {
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {
         &decision.workspace
+    }
+
+    fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
+        decision.steps.iter().map(|step| step.schedule as &'static dyn Schedule).collect()
     }
 
     fn check(&self, args: &BackwardArgs<'_>) -> Result<()> {

@@ -76,7 +76,7 @@ impl Problem for GqaDecode {
     }
 
     fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
-        vec![decision.schedule]
+        decision.launch.iter().map(|_| decision.schedule as &'static dyn Schedule).collect()
     }
 
     fn check(&self, args: &GqaDecodeArgs<'_>) -> Result<()> {

@@ -118,7 +118,7 @@ impl Problem for Nvfp4Context {
     }
 
     fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
-        vec![decision.schedule]
+        decision.launch.iter().map(|_| decision.schedule as &'static dyn Schedule).collect()
     }
 
     fn check(&self, args: &Nvfp4ContextArgs<'_>) -> Result<()> {

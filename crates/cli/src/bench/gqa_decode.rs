@@ -141,7 +141,7 @@ impl super::measure::Shape for Shape {
             kv: set.download("kv")?,
             sequence_lengths: set.download("sequence_lengths")?,
         };
-        let verdict = inputs.judge(&Outputs(vec![("out", out)]), &inputs.expected()?, plan)?;
+        let verdict = inputs.judge(&Outputs(vec![("out", out)]), &inputs.expected()?, plan.device())?;
         match verdict.failure {
             Some(failure) => anyhow::bail!("{failure}"),
             None => Ok(format!("relative L2 {:.2e} against the reference", verdict.comparison.relative_l2)),

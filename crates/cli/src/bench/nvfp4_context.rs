@@ -188,7 +188,7 @@ impl super::measure::Shape for Shape {
             scale_origin: ScaleOrigin::Host,
             problem,
         };
-        let verdict = inputs.judge(&Outputs(vec![("out", out)]), &inputs.expected()?, plan)?;
+        let verdict = inputs.judge(&Outputs(vec![("out", out)]), &inputs.expected()?, plan.device())?;
         match verdict.failure {
             Some(failure) => anyhow::bail!("{failure}"),
             None => Ok(format!("against the reference: {}", verdict.summary)),

@@ -1,8 +1,8 @@
 //! A case of any operation.
 
-use bakewell::{Device, Error, Operation, Plan, Problem};
+use bakewell::{Device, Error, Operation};
 use bakewell_conformance::compare::Comparison;
-use bakewell_conformance::{Golden, Judged, Verdict, run};
+use bakewell_conformance::{Golden, Judged, Planned, Verdict};
 use serde::Serialize;
 
 use crate::report::one_line;
@@ -77,27 +77,25 @@ impl<I: Judged> Case<I> {
 
     fn verify(&self, device: &Device, others: &[Device]) -> anyhow::Result<Verdict> {
         let inputs = self.inputs.complete();
-        let first = run(device, &inputs)?;
+        let (first, _) = inputs.run(device)?;
         for other in others {
-            anyhow::ensure!(run(other, &inputs)?.outputs == first.outputs, "two runs gave different bits");
+            anyhow::ensure!(inputs.run(other)?.0 == first, "two runs gave different bits");
         }
         for (how, inputs) in inputs.variations() {
-            let outputs = run(device, &inputs)?.outputs;
-            for (name, tensor) in &outputs.0 {
-                anyhow::ensure!(first.outputs.get(name) == Some(tensor), "{how}: the bits of {name} changed");
+            for (name, tensor) in &inputs.run(device)?.0.0 {
+                anyhow::ensure!(first.get(name) == Some(tensor), "{how}: the bits of {name} changed");
             }
         }
-        Ok(inputs.judge(&first.outputs, &self.expected, &first.plan)?)
+        Ok(inputs.judge(&first, &self.expected, device)?)
     }
 }
 
 impl<I: Judged> AnyCase for Case<I> {
     fn outcome(&self, device: &Device, others: &[Device]) -> CaseOutcome {
-        let plan = device.plan(self.inputs.problem());
-        let programs = plan.as_ref().map(Plan::programs).unwrap_or_default();
-        let schedules = plan.as_ref().map(Plan::schedules).unwrap_or_default();
+        let plan = self.inputs.plan(device);
+        let Planned { programs, schedules, .. } = plan.as_ref().cloned().unwrap_or_default();
         let mut outcome = CaseOutcome {
-            operation: I::Problem::OPERATION,
+            operation: I::OPERATION,
             case: self.name.clone(),
             against: self.against,
             program: (!programs.is_empty()).then(|| programs.join(" + ")),

@@ -1,15 +1,17 @@
 //! What should come out, from a file or the reference, and whether it did.
 
+use std::time::Duration;
+
 use bakewell::error::Property;
-use bakewell::gqa_decode::{GqaDecode, Plan};
-use bakewell::{Error, Result};
+use bakewell::gqa_decode::GqaDecode;
+use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::gqa_decode as reference;
 
 use super::{Inputs, lse_tolerance, out_tolerance};
 use crate::TensorFile;
 use crate::compare::compare;
-use crate::judged::{Judged, Verdict};
-use crate::staged::Outputs;
+use crate::judged::{Judged, Planned, Verdict};
+use crate::staged::{Outputs, run};
 
 /// What should come out.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +32,7 @@ pub fn live_bytes(problem: &GqaDecode, lengths: &[i32]) -> u64 {
 }
 
 impl Judged for Inputs {
+    const OPERATION: Operation = Operation::GqaDecode;
     type Expected = Expected;
 
     /// A file with `q`, `kv`, `sequence_lengths` and, in the metadata, `q_scale` (1 if absent).
@@ -90,7 +93,15 @@ impl Judged for Inputs {
         vec![("without the log-sum-exp", Inputs { problem, ..self.clone() })]
     }
 
-    fn judge(&self, outputs: &Outputs, expected: &Expected, _: &Plan) -> Result<Verdict> {
+    fn plan(&self, device: &Device) -> Result<Planned> {
+        Ok(Planned::default().and(&device.plan(&self.problem)?))
+    }
+
+    fn run(&self, device: &Device) -> Result<(Outputs, Duration)> {
+        run(device, self).map(|run| (run.outputs, run.time))
+    }
+
+    fn judge(&self, outputs: &Outputs, expected: &Expected, _: &Device) -> Result<Verdict> {
         let out = &outputs["out"];
         let comparison = compare(&out.shape, &out.to_f64()?, &expected.out)?;
         let mut within =

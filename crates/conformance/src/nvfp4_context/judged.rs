@@ -1,15 +1,17 @@
 //! What should come out, from a file or the reference, and whether it did.
 
+use std::time::Duration;
+
 use bakewell::error::Property;
-use bakewell::nvfp4_context::{Nvfp4Context, Plan};
-use bakewell::{Error, Result};
+use bakewell::nvfp4_context::Nvfp4Context;
+use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::nvfp4_context::{self as reference, Numerics};
 
 use super::{Gates, Inputs, ScaleOrigin, judge};
 use crate::TensorFile;
 use crate::compare::compare;
-use crate::judged::{Judged, Verdict};
-use crate::staged::Outputs;
+use crate::judged::{Judged, Planned, Verdict};
+use crate::staged::{Outputs, run};
 use crate::tensor::e4m3_values;
 
 /// What should come out.
@@ -24,6 +26,7 @@ pub struct Expected {
 }
 
 impl Judged for Inputs {
+    const OPERATION: Operation = Operation::Nvfp4Context;
     type Expected = Expected;
 
     /// A file with the operation's tensors and, in the metadata, `bmm1_scale` and `bmm2_scale`, and `max_q_len` and
@@ -132,9 +135,17 @@ impl Judged for Inputs {
         vec![("device scales without the log-sum-exp", other)]
     }
 
-    fn judge(&self, outputs: &Outputs, expected: &Expected, plan: &Plan) -> Result<Verdict> {
-        let splits = plan.decision().map_or(1, |decision| decision.splits);
-        let judgement = judge(self, outputs, expected, Gates::of(plan.device().arch(), splits))?;
+    fn plan(&self, device: &Device) -> Result<Planned> {
+        Ok(Planned::default().and(&device.plan(&self.problem)?))
+    }
+
+    fn run(&self, device: &Device) -> Result<(Outputs, Duration)> {
+        run(device, self).map(|run| (run.outputs, run.time))
+    }
+
+    fn judge(&self, outputs: &Outputs, expected: &Expected, device: &Device) -> Result<Verdict> {
+        let splits = device.plan(&self.problem)?.decision().map_or(1, |decision| decision.splits);
+        let judgement = judge(self, outputs, expected, Gates::of(device.arch(), splits))?;
         let out = &outputs["out"];
         Ok(Verdict {
             comparison: compare(&out.shape, &e4m3_values(&out.bytes), &expected.exact)?,
