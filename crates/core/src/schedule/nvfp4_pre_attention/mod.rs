@@ -84,11 +84,7 @@ pub struct Tables {
 
 impl Tables {
     /// No schedule at all.
-    pub const NONE: Tables = Tables {
-        norm: Table::NONE,
-        wgmma: Table::NONE,
-        weight_image: &[],
-    };
+    pub const NONE: Tables = Tables { norm: Table::NONE, wgmma: Table::NONE, weight_image: &[] };
 
     /// Every schedule of every kernel.
     pub fn schedules(&self) -> impl Iterator<Item = &dyn Schedule> {
