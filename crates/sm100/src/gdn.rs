@@ -11,6 +11,7 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::SCAN_V128,
     Gdn::STATES_V64,
     Gdn::STATES_V32,
+    Gdn::COMPOSE,
     Gdn::TABLES,
     Gdn::COPY,
 ];

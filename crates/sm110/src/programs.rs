@@ -272,6 +272,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "compose",
+        ptx: include_bytes!("../programs/gdn-compose.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-compose.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "copy",
         ptx: include_bytes!("../programs/gdn-copy.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-copy.cubin.zst"),

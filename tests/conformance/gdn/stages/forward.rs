@@ -3,6 +3,7 @@
 use bakewell::emulator::{CompletionPolicy, Options, Target};
 use bakewell::schedule::gdn::{Gdn, Segment, Stage};
 use bakewell::{Arch, Device};
+use bakewell_conformance::random::Random;
 use bakewell_reference::gdn::{Gdn as Problem, recurrence};
 use half::bf16;
 
@@ -242,6 +243,99 @@ fn pre_scans_give_the_maps_of_segments() {
                 check_map(&what("M"), &m[range], &map.m, wanted);
             }
         }
+    }
+}
+
+/// Composition of maps of random numbers: each direction, with a state at the boundary and from zero.
+#[test]
+fn compose_gives_the_states_between_segments() {
+    // Sequences of 3, 1 and 2 segments.
+    let case = Case { lengths: &[150, 10, 70], value_heads: 2, h0: true, segment_chunks: Some(1), ..Case::default() };
+    let inputs = Inputs::new(&case);
+    let (segments, sequences) = inputs.segments();
+    let (states, matrix) = (case.value_heads * DIM * DIM, DIM * DIM);
+    let round =
+        |values: Vec<f64>, gain: f64| -> Vec<f64> { values.iter().map(|x| f64::from((x * gain) as f32)).collect() };
+    let mut random = Random::new(9);
+    let added = round(random.normal(segments.len() * states), 1.0);
+    // Rows of about unit length.
+    let maps = round(random.normal(segments.len() * states), (DIM as f64).sqrt().recip());
+    for (arch, adjoint, from_zero) in
+        [(Arch::Sm90, false, false), (Arch::Sm90, true, false), (Arch::Sm90, false, true), (Arch::Sm110, true, true)]
+    {
+        let device = emulated(arch, 5, CompletionPolicy::Random);
+        let staged = Staged::new(&device, &inputs).unwrap();
+        let schedule = staged.schedules(Stage::Compose).next().unwrap();
+        let mut want = vec![f64::NAN; segments.len() * states];
+        let mut known = maps.clone();
+        for (index, sequence) in sequences.iter().enumerate() {
+            let order = sequence.first_segment as usize..(sequence.first_segment + sequence.segments) as usize;
+            let order: Vec<usize> = if adjoint { order.rev().collect() } else { order.collect() };
+            for head in 0..case.value_heads {
+                let at = |index: usize| {
+                    (index * case.value_heads + head) * matrix..(index * case.value_heads + head + 1) * matrix
+                };
+                let boundary = &inputs.h0.as_ref().unwrap()[at(index)];
+                let mut state = if from_zero { vec![0.0; matrix] } else { transposed(boundary) };
+                for pair in order.windows(2) {
+                    let m = if adjoint { transposed(&maps[at(pair[0])]) } else { maps[at(pair[0])].to_vec() };
+                    state = SegmentMap { h: added[at(pair[0])].to_vec(), m }.apply(&state);
+                    want[at(pair[1])].copy_from_slice(&state);
+                }
+                if from_zero {
+                    // The pre-scan leaves this map unwritten.
+                    known[at(order[0])].fill(f64::NAN);
+                }
+            }
+        }
+        let (added, known) = (device.upload(&to_f32(&added)).unwrap(), device.upload(&to_f32(&known)).unwrap());
+        let boundary = staged.h0.as_ref().filter(|_| !from_zero);
+        let start = staged.compose(schedule, boundary, (&added, &known), adjoint).unwrap();
+        // Three products of 8 bits keep 2^-16 of each factor.
+        check(&format!("{device} adjoint {adjoint} from zero {from_zero}"), &values::<f32>(&start), &want, 2e-5, 3e-5);
+    }
+}
+
+/// A sequence in segments: maps, composition, and the scan from there, against the whole sequence.
+#[test]
+fn segments_give_the_sequence() {
+    for (seed, h0) in [(1, true), (2, false)] {
+        let case = Case {
+            lengths: &[200, 40],
+            l2norm: true,
+            h0,
+            gates: Gates::Slow,
+            beta_max: 2.0,
+            segment_chunks: Some(1),
+            seed,
+            ..Case::default()
+        };
+        let inputs = Inputs::new(&case);
+        let model = Forward::of(&inputs);
+        let device = emulated(Arch::Sm90, seed, CompletionPolicy::Random);
+        let staged = Staged::new(&device, &inputs).unwrap();
+        let program = |stage| staged.schedules(stage).next().unwrap();
+        staged.prepare(program(Stage::Prepare)).unwrap();
+        let (h, m) = staged.pre_scan(program(Stage::States), h0, false).unwrap();
+        let start = staged.compose(program(Stage::Compose), staged.h0.as_ref(), (&h, &m), false).unwrap();
+        let scanned = staged.scan(program(Stage::Scan), Some(&start)).unwrap();
+        check(&format!("o of {case:?}"), &values::<bf16>(&scanned.o), &model.o, 0.010, 0.03);
+        check(&format!("ht of {case:?}"), &values::<f32>(&scanned.ht), &model.ht, 0.006, 0.03);
+    }
+}
+
+/// Every case and every program on a GPU, if there is one.
+#[cfg(feature = "cuda")]
+#[test]
+fn stages_on_a_gpu() {
+    match Device::cuda(0) {
+        Ok(device) => {
+            for case in cases() {
+                prepare(&device, &case);
+                scan(&device, &case, |_| true);
+            }
+        }
+        Err(error) => println!("skipped cuda:0: {error}"),
     }
 }
 

@@ -199,6 +199,30 @@ impl<'a> Staged<'a> {
         Ok((h, m))
     }
 
+    /// The states at boundaries of segments, from maps; V-major.
+    pub(super) fn compose(
+        &self,
+        schedule: &Gdn,
+        boundary: Option<&Buffer>,
+        maps: (&Buffer, &Buffer),
+        adjoint: bool,
+    ) -> Result<Buffer> {
+        let case = &self.inputs.case;
+        let start = poisoned(self.device, maps.0.bytes())?;
+        let mut block = ParamBlock::new(schedule.params());
+        block
+            .pointer("sequences", self.sequences.address())?
+            .pointer("boundary", boundary.map_or(0, Buffer::address))?
+            .pointer("segment_state", maps.0.address())?
+            .pointer("m", maps.1.address())?
+            .pointer("start", start.address())?
+            .u32("value_heads", case.value_heads as u32)?
+            .u32("adjoint", u32::from(adjoint))?;
+        let ctas = case.lengths.len() * case.value_heads * schedule.value_splits() as usize;
+        self.launch(schedule, ctas, &block)?;
+        Ok(start)
+    }
+
     /// What all uses of the scan share.
     fn scan_block(&self, schedule: &Gdn) -> Result<ParamBlock> {
         let case = &self.inputs.case;

@@ -5,7 +5,7 @@
 //! the pre-scan G of the backward, M is transposed, and `start` of every segment but the last is the gradient of its
 //! state after the last chunk. Entries that no scan reads are not written; sequences of one segment cost nothing.
 
-use super::{pointer, u32};
+use super::{Gdn, HEAD_DIM, pointer, u32};
 use crate::params::ParamLayout;
 
 /// Fields of the parameter block. Shapes: see `kernels/gdn/compose_params.cuh`.
@@ -20,3 +20,6 @@ pub const PARAMS: ParamLayout = ParamLayout {
         u32("adjoint"),
     ],
 };
+
+/// Bytes of dynamic shared memory: 16 value columns of two states in f32, a row of keys padded by 8.
+pub(super) const SHARED_BYTES: u32 = 2 * Gdn::COMPOSE.value_columns * (HEAD_DIM + 8) * 4;

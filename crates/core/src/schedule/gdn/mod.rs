@@ -218,6 +218,16 @@ impl Gdn {
     /// As [`Gdn::SCAN_V32`], without output.
     pub const STATES_V32: Gdn = Gdn { name: "states_v32", stage: Stage::States, ..Gdn::SCAN_V32 };
 
+    /// 16 value columns per CTA, the rows of one product.
+    pub const COMPOSE: Gdn = Gdn {
+        name: "compose",
+        stage: Stage::Compose,
+        engine: Engine::Registers,
+        threads: 128,
+        value_columns: 16,
+        min_ctas_per_sm: 2,
+    };
+
     /// CTAs that share the value columns of a head.
     pub const fn value_splits(&self) -> u32 {
         HEAD_DIM / self.value_columns
@@ -229,7 +239,8 @@ impl Gdn {
             Stage::Prepare => prepare::SHARED_BYTES,
             Stage::Scan | Stage::States => scan::shared_bytes(self),
             Stage::Tables => tables::SHARED_BYTES,
-            Stage::Compose | Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
+            Stage::Compose => compose::SHARED_BYTES,
+            Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
         }
     }
 }
@@ -288,6 +299,7 @@ impl Schedule for Gdn {
     fn required_opcodes(&self) -> &'static [&'static str] {
         match (self.engine, self.stage) {
             (_, Stage::Tables | Stage::Copy) => &[],
+            (Engine::Registers, Stage::Compose) => &["HMMA"],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
             (Engine::Wgmma, _) => &["HGMMA"],
         }

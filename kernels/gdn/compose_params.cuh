@@ -1,0 +1,20 @@
+// The parameter block of stage `compose`. Offsets are those of `bakewell_core::schedule::gdn::compose::PARAMS`.
+#pragma once
+
+#include "tables.cuh"
+
+#include <cstdint>
+
+namespace bakewell {
+
+struct Params {
+    const Sequence* sequences;  // [sequences]
+    const float* boundary;      // [sequences, value_heads, 128 K, 128 V], h0 or dht; null: zeros
+    const float* segment_state; // [segments, value_heads, 128 V, 128 K], H or G
+    const float* m;             // [segments, value_heads, 128, 128 K], a row per column of M
+    float* start;               // [segments, value_heads, 128 V, 128 K]
+    uint32_t value_heads;
+    uint32_t adjoint;
+};
+
+} // namespace bakewell
