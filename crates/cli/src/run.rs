@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use bakewell::{Device, DeviceName, Operation};
 use bakewell_conformance::{HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context};
 
@@ -33,7 +32,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
-    let file = TensorFile::load(&args.input).with_context(|| format!("input: {}", args.input.display()))?;
+    let file = TensorFile::load("input", &args.input)?;
     let opened = open(args.device, args.seed)?;
     if args.seed != 0 && opened.emulator.is_none() {
         tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
@@ -90,7 +89,7 @@ fn save(path: &Path, operation: Operation, device: &Device, outputs: &Outputs) -
     file.metadata.insert("op".into(), operation.name().into());
     file.metadata.insert("device".into(), device.name());
     file.tensors.extend(outputs.0.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())));
-    file.save(path).with_context(|| format!("output: {}", path.display()))
+    Ok(file.save("output", path)?)
 }
 
 /// Type, shape and the first values of a tensor.
@@ -121,7 +120,7 @@ mod tests {
         file.tensors.insert("sequence_lengths".into(), inputs.sequence_lengths);
         file.tensors.insert("out_f32".into(), golden);
         let path = std::env::temp_dir().join(format!("bakewell-run-{}-{name}.safetensors", std::process::id()));
-        file.save(&path).unwrap();
+        file.save("output", &path).unwrap();
         path
     }
 
@@ -134,7 +133,7 @@ mod tests {
         let (good, wrong, output) = (file("good", 0.0), file("wrong", 0.5), file("output", 0.0));
         let report = main(&args(good.clone(), Some(output.clone()))).unwrap();
         assert!(!report.failed && report.text.contains("\npassed "), "{}", report.text);
-        let written = TensorFile::load(&output).unwrap();
+        let written = TensorFile::load("output", &output).unwrap();
         assert_eq!(written.tensor("out").unwrap().shape, [1, 32, 128]);
         assert_eq!(written.tensor("lse").unwrap().shape, [1, 32]);
         assert_eq!(written.metadata["op"], "gqa_decode");
@@ -149,6 +148,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let error = main(&args("nowhere.safetensors".into(), None)).err().unwrap();
-        assert!(error.to_string().contains("nowhere.safetensors"), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("input: expected a readable safetensors file, got nowhere.safetensors: "), "{text}");
     }
 }

@@ -20,45 +20,39 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Reads a file.
+    /// Reads a file that some argument names.
     ///
     /// # Errors
     /// [`Error::Argument`] that says why it cannot be read.
-    pub fn load(path: &Path) -> Result<TensorFile> {
-        let unreadable = |error: &dyn std::fmt::Display| {
-            Error::value("file", "a readable safetensors file", format!("{}: {error}", path.display()))
+    pub fn load(argument: &'static str, path: &Path) -> Result<TensorFile> {
+        let unreadable = |error: String| {
+            Error::value(argument, "a readable safetensors file", format!("{}: {error}", path.display()))
         };
-        let bytes = fs::read(path).map_err(|error| unreadable(&error))?;
-        TensorFile::parse(&bytes).map_err(|error| unreadable(&error))
+        let bytes = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        TensorFile::parse(&bytes).map_err(unreadable)
     }
 
-    /// Reads the bytes of a file.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for bytes that are no safetensors file or hold an element type unknown here.
-    pub fn parse(bytes: &[u8]) -> Result<TensorFile> {
-        let malformed = |error: &dyn std::fmt::Display| Error::value("file", "the safetensors format", error);
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| malformed(&error))?;
-        let content = SafeTensors::deserialize(bytes).map_err(|error| malformed(&error))?;
+    /// The content, or what is wrong with it.
+    fn parse(bytes: &[u8]) -> Result<TensorFile, String> {
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
+        let content = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
         let metadata = header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
         let tensors = content.iter().map(|(name, tensor)| {
             let shape = tensor.shape().iter().map(|&size| size as u64).collect();
-            let dtype = from_file(tensor.dtype()).ok_or_else(|| {
-                let given = format!("{:?} of tensor {name}", tensor.dtype());
-                Error::argument("file", Property::DType, "an element type of Bakewell", given)
-            })?;
+            let unknown = || format!("tensor {name} has the element type {:?}, unknown here", tensor.dtype());
+            let dtype = from_file(tensor.dtype()).ok_or_else(unknown)?;
             Ok((name.to_owned(), HostTensor { dtype, shape, bytes: tensor.data().to_vec() }))
         });
-        Ok(TensorFile { tensors: tensors.collect::<Result<_>>()?, metadata })
+        Ok(TensorFile { tensors: tensors.collect::<Result<_, String>>()?, metadata })
     }
 
-    /// Writes a file.
+    /// Writes a file that some argument names.
     ///
     /// # Errors
     /// [`Error::Argument`] that says why it cannot be written.
-    pub fn save(&self, path: &Path) -> Result<()> {
+    pub fn save(&self, argument: &'static str, path: &Path) -> Result<()> {
         let failed = |error: &dyn std::fmt::Display| {
-            Error::value("file", "a writable path", format!("{}: {error}", path.display()))
+            Error::value(argument, "a writable path", format!("{}: {error}", path.display()))
         };
         let views = self.tensors.iter().map(|(name, tensor)| {
             let shape = tensor.shape.iter().map(|&size| size as usize).collect();
@@ -79,7 +73,8 @@ impl TensorFile {
     pub fn tensor(&self, name: &'static str) -> Result<&HostTensor> {
         self.tensors.get(name).ok_or_else(|| {
             let there: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
-            Error::argument(name, Property::Presence, "a tensor of this name in the file", there.join(", "))
+            let given = format!("a file with {}", if there.is_empty() { "none".to_owned() } else { there.join(", ") });
+            Error::argument(name, Property::Presence, "a tensor of this name in the file", given)
         })
     }
 
@@ -112,7 +107,7 @@ pub fn load_folder(folder: &Path) -> Result<Vec<(String, TensorFile)>> {
     }
     let load = |path: &std::path::PathBuf| {
         let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok((name, TensorFile::load(path)?))
+        Ok((name, TensorFile::load("cases", path)?))
     };
     paths.iter().map(load).collect()
 }
@@ -157,8 +152,8 @@ mod tests {
         file.tensors.insert("lengths".into(), HostTensor::of_i32(&[2], &[7, -1]));
         file.tensors.insert("x".into(), HostTensor::rounded(DType::Bf16, &[1, 2], &[1.5, f64::NAN]).unwrap());
         let path = std::env::temp_dir().join(format!("bakewell-file-{}.safetensors", std::process::id()));
-        file.save(&path).unwrap();
-        let loaded = TensorFile::load(&path).unwrap();
+        file.save("output", &path).unwrap();
+        let loaded = TensorFile::load("input", &path).unwrap();
         fs::remove_file(&path).unwrap();
         assert_eq!(loaded, file);
         assert_eq!(loaded.parameter::<f32>("q_scale").unwrap(), Some(0.75));
@@ -167,12 +162,19 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_malformed_is_named() {
-        assert!(TensorFile::load(Path::new("/nowhere.safetensors")).unwrap_err().to_string().contains("/nowhere"));
+        let error = TensorFile::load("input", Path::new("/nowhere.safetensors")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("input: expected a readable safetensors file, got /nowhere.safetensors: "),
+            "{error}"
+        );
         assert!(TensorFile::parse(b"not a header").is_err());
         let mut file = TensorFile::default();
         file.metadata.insert("q_scale".into(), "fast".into());
         file.tensors.insert("x".into(), HostTensor::of_i32(&[1], &[1]));
-        assert_eq!(file.tensor("kv").unwrap_err().to_string(), "kv: expected a tensor of this name in the file, got x");
+        assert_eq!(
+            file.tensor("kv").unwrap_err().to_string(),
+            "kv: expected a tensor of this name in the file, got a file with x"
+        );
         assert!(file.parameter::<f32>("q_scale").is_err());
     }
 }

@@ -62,7 +62,8 @@ fn every_generated_case_is_met() {
 /// All 4096 products of a code and a scale, and every page of the goldens' pools, byte by byte. NaN is a class.
 #[test]
 fn dequantised_bytes_are_exact() {
-    let load = |name: &str| TensorFile::load(&data(&format!("golden/nvfp4_context/{name}.safetensors"))).unwrap();
+    let load =
+        |name: &str| TensorFile::load("golden", &data(&format!("golden/nvfp4_context/{name}.safetensors"))).unwrap();
     let same = |got: u8, want: u8| got == want || (e4m3_to_f64(got).is_nan() && e4m3_to_f64(want).is_nan());
     let table = load("dequant_table");
     for (i, &want) in table.tensor("e4m3").unwrap().bytes.iter().enumerate() {

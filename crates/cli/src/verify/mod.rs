@@ -217,7 +217,7 @@ mod tests {
         file.tensors.insert("sequence_lengths".into(), inputs.sequence_lengths);
         let folder = std::env::temp_dir().join(format!("bakewell-verify-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        file.save(&folder.join("small.safetensors")).unwrap();
+        file.save("output", &folder.join("small.safetensors")).unwrap();
         folder
     }
 
