@@ -281,7 +281,7 @@ impl<I: CallInputs> Contract<I> {
     ///
     /// # Panics
     /// When a call does something else.
-    pub fn a_launch_only_launches(&self, streams: &[Stream]) -> Vec<Call> {
+    pub fn a_launch_only_launches(&self, streams: &[Stream<'_>]) -> Vec<Call> {
         let (device, recording) = recorder(self.arch);
         let tensors = Tensors::new(device, &self.inputs).unwrap();
         let mut views = tensors.views();
@@ -297,7 +297,7 @@ impl<I: CallInputs> Contract<I> {
             bound.launch(stream).unwrap();
             let calls = recording.take_calls();
             assert_eq!(calls.len(), loaded.len(), "{calls:?}");
-            assert!(calls.iter().all(|call| matches!(call, Call::Launch(.., on) if *on == stream)), "{calls:?}");
+            assert!(calls.iter().all(|call| matches!(call, Call::Launch(.., on) if *on == stream.raw())), "{calls:?}");
         }
         drop(bound);
         assert!(recording.take_calls().iter().all(|call| matches!(call, Call::Free(_))));

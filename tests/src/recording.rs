@@ -22,10 +22,10 @@ pub enum Call {
     Fill(u64, u8, u64),
     /// Name of the program.
     Load(String),
-    /// Kernel, geometry, parameter block, stream.
-    Launch(Kernel, LaunchConfig, Vec<u8>, Stream),
-    /// Waited for a stream.
-    Synchronize(Stream),
+    /// Kernel, geometry, parameter block, handle of the stream.
+    Launch(Kernel, LaunchConfig, Vec<u8>, u64),
+    /// Waited for the stream of this handle.
+    Synchronize(u64),
     /// Tensor.
     EncodeTensorMap(&'static str),
 }
@@ -137,11 +137,11 @@ impl Runtime for RecordingRuntime {
     }
 
     fn launch(&self, kernel: Kernel, config: &LaunchConfig, params: &[u8], stream: Stream) -> Result<()> {
-        self.record(Call::Launch(kernel, *config, params.to_vec(), stream))?;
+        self.record(Call::Launch(kernel, *config, params.to_vec(), stream.raw()))?;
         config.validate(self.arch)
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
-        self.record(Call::Synchronize(stream))
+        self.record(Call::Synchronize(stream.raw()))
     }
 }

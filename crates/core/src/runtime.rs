@@ -5,31 +5,33 @@
 //! `bakewell-emulator` with an interpreter; all code above the seam is the same for both.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::error::Property;
 use crate::tensor_map::{TensorMap, TensorMapRequest};
 use crate::{Arch, DType, Dims, Error, Program, Result, TensorView};
 
-/// An execution stream: a handle of the driver.
+/// An execution stream: a handle of the driver, which lives at least as long as `'a`.
 ///
-/// Whoever owns the stream keeps it alive until its work has finished. Runtimes without streams execute at once and
-/// ignore it.
+/// Runtimes without streams execute at once and ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Stream(u64);
+pub struct Stream<'a>(u64, PhantomData<&'a ()>);
 
-impl Stream {
+impl Stream<'static> {
     /// The default stream of the device's primary context.
-    pub const DEFAULT: Stream = Stream(0);
+    pub const DEFAULT: Stream<'static> = Stream(0, PhantomData);
+}
 
+impl<'a> Stream<'a> {
     /// The stream of a driver handle, a `CUstream`, that somebody else owns.
     ///
     /// # Safety
     /// The driver follows the handle as a pointer: it is a stream of the device on which the value will be used, and
-    /// it is destroyed only after the last use of this value and of its copies.
+    /// it is not destroyed during `'a`.
     #[allow(unsafe_code)]
-    pub const unsafe fn from_raw(handle: u64) -> Stream {
-        Stream(handle)
+    pub const unsafe fn from_raw(handle: u64) -> Stream<'a> {
+        Stream(handle, PhantomData)
     }
 
     /// The driver's handle, 0 for the default stream.

@@ -41,10 +41,9 @@ elements! {
 /// The handle of a cudarc stream.
 ///
 /// # Safety
-/// As [`Stream::from_raw`]: the cudarc stream lives until the last use of the handle, and it is one of the device on
-/// which the handle will be used.
-pub unsafe fn stream(stream: &CudaStream) -> Stream {
-    // SAFETY: what this function asks of its caller.
+/// As [`Stream::from_raw`]: it is a stream of the device on which the handle will be used.
+pub unsafe fn stream(stream: &CudaStream) -> Stream<'_> {
+    // SAFETY: the device is what this function asks of its caller; the stream is borrowed.
     unsafe { Stream::from_raw(stream.cu_stream() as usize as u64) }
 }
 

@@ -156,7 +156,7 @@ pub trait Driver: Send + Sync {
         stream: Stream,
     ) -> Answer<()>;
 
-    fn stream_create(&self) -> Answer<Stream>;
+    fn stream_create(&self) -> Answer<Stream<'static>>;
     fn stream_destroy(&self, stream: Stream) -> Answer<()>;
     fn stream_synchronize(&self, stream: Stream) -> Answer<()>;
     fn event_create(&self) -> Answer<EventHandle>;

@@ -74,8 +74,8 @@ pub struct FakeLaunch {
     pub attributes: Vec<LaunchAttribute>,
     /// Parameter bytes.
     pub params: Vec<u8>,
-    /// Stream.
-    pub stream: Stream,
+    /// Handle of the stream.
+    pub stream: u64,
 }
 
 /// What a kernel writes, as addresses and bytes.
@@ -111,7 +111,7 @@ struct State {
     streams: Vec<u64>,
     events: Vec<usize>,
     graphs: Vec<usize>,
-    capturing: Vec<Stream>,
+    capturing: Vec<u64>,
     handles: usize,
     next_offset: u64,
 }
@@ -507,7 +507,7 @@ impl Driver for RecordingDriver {
             config: *config,
             attributes: attributes.to_vec(),
             params: params.to_vec(),
-            stream,
+            stream: stream.raw(),
         };
         let writes = state.kernel.as_ref().map(|kernel| kernel(&launch)).unwrap_or_default();
         for (address, content) in writes {
@@ -518,7 +518,7 @@ impl Driver for RecordingDriver {
     }
 
     #[allow(unsafe_code)]
-    fn stream_create(&self) -> Answer<Stream> {
+    fn stream_create(&self) -> Answer<Stream<'static>> {
         let (mut state, _) = self.enter_uncaptured("cuStreamCreate", "")?;
         let handle = state.handle() as u64;
         state.streams.push(handle);
@@ -565,13 +565,13 @@ impl Driver for RecordingDriver {
     }
 
     fn capture_begin(&self, stream: Stream) -> Answer<()> {
-        self.enter_uncaptured("cuStreamBeginCapture_v2", stream.raw())?.0.capturing.push(stream);
+        self.enter_uncaptured("cuStreamBeginCapture_v2", stream.raw())?.0.capturing.push(stream.raw());
         Ok(())
     }
 
     fn capture_end(&self, stream: Stream) -> Answer<GraphHandle> {
         let (mut state, _) = self.enter_context("cuStreamEndCapture", stream.raw())?;
-        remove(&mut state.capturing, stream, "cuStreamEndCapture")?;
+        remove(&mut state.capturing, stream.raw(), "cuStreamEndCapture")?;
         let handle = state.handle();
         state.graphs.push(handle);
         Ok(GraphHandle(handle))

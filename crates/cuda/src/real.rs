@@ -442,11 +442,11 @@ impl Driver for Api {
         unsafe { call!(self.cuLaunchKernelEx(&raw_config, function.0 as sys::CUfunction, pointers, extra)) }
     }
 
-    fn stream_create(&self) -> Answer<Stream> {
+    fn stream_create(&self) -> Answer<Stream<'static>> {
         let mut stream = ptr::null_mut();
         // SAFETY: writes one handle through the pointer; 1 asks for a stream without ties to the default one.
         unsafe { call!(self.cuStreamCreate(&mut stream, 1)) }?;
-        // SAFETY: the driver has just created it; whoever asked for it destroys it.
+        // SAFETY: the driver has just created it; `OwnedStream`, which destroys it, lends it for its own life only.
         Ok(unsafe { Stream::from_raw(stream as usize as u64) })
     }
 

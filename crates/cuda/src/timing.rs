@@ -14,7 +14,8 @@ use crate::driver::{Answer, EventHandle, GraphExecHandle, GraphHandle};
 #[derive(Debug)]
 pub struct OwnedStream {
     runtime: Arc<CudaRuntime>,
-    stream: Stream,
+    /// Lent by [`OwnedStream::stream`] for the life of the owner only.
+    stream: Stream<'static>,
 }
 
 impl OwnedStream {
@@ -28,7 +29,7 @@ impl OwnedStream {
     }
 
     /// The handle to launch on.
-    pub fn stream(&self) -> Stream {
+    pub fn stream(&self) -> Stream<'_> {
         self.stream
     }
 }
@@ -107,8 +108,8 @@ impl Graph {
     ) -> Result<Graph> {
         let driver = &*runtime.driver;
         runtime.call("", || driver.capture_begin(stream.stream))?;
-        let capture = Capture { runtime, stream: stream.stream };
-        enqueue(stream.stream)?;
+        let capture = Capture { runtime, stream: stream.stream() };
+        enqueue(stream.stream())?;
         let exec = runtime.call("", || {
             let graph = capture.end()?;
             let exec = driver.graph_instantiate(graph);
@@ -138,7 +139,7 @@ impl Drop for Graph {
 /// A capture that is under way. Dropped without [`Capture::end`], it is ended and its graph thrown away.
 struct Capture<'r> {
     runtime: &'r CudaRuntime,
-    stream: Stream,
+    stream: Stream<'r>,
 }
 
 impl Capture<'_> {

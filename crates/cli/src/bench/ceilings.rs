@@ -1,6 +1,6 @@
 //! What this GPU can do at best, measured in the run that it is compared with.
 
-use bakewell::{Buffer, Result};
+use bakewell::{Buffer, Result, Stream};
 use serde::Serialize;
 
 use super::clocks::{Clocks, Times};
@@ -37,10 +37,12 @@ pub(crate) fn measure(clocks: &Clocks) -> Result<Ceilings> {
     }
     let gbps = |times: Times, bytes: u64| bytes as f64 / times.median / 1e3;
     let read = |ctas: u32| -> Result<f64> {
-        let pass = |pass: usize, stream| clocks.ceilings.read([&from, &to][pass % 2].address(), BYTES, ctas, stream);
+        let pass = |pass: usize, stream: Stream<'_>| {
+            clocks.ceilings.read([&from, &to][pass % 2].address(), BYTES, ctas, stream)
+        };
         Ok(gbps(clocks.rotating(PASSES, pass)?, BYTES))
     };
-    let copy = |_: usize, stream| clocks.runtime.copy_async(to.address(), from.address(), BYTES, stream);
+    let copy = |_: usize, stream: Stream<'_>| clocks.runtime.copy_async(to.address(), from.address(), BYTES, stream);
     Ok(Ceilings {
         read_gbps: read(0)?.max(read(8 * clocks.runtime.facts().sm_count)?),
         copy_gbps: gbps(clocks.rotating(PASSES, copy)?, 2 * BYTES),

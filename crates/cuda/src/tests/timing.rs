@@ -19,7 +19,7 @@ fn a_launch_is_legal_in_a_capture_and_an_allocation_is_a_typed_error() {
     })
     .unwrap();
     assert_eq!(driver.launches().len(), 2);
-    assert!(driver.launches().iter().all(|launch| launch.stream == stream.stream()));
+    assert!(driver.launches().iter().all(|launch| launch.stream == stream.stream().raw()));
     graph.launch(stream.stream()).unwrap();
 
     let error = Graph::capture(&runtime, &stream, |_| runtime.allocate(64).map(|_| ())).unwrap_err();
