@@ -158,6 +158,24 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "adjoint_v128",
+        ptx: include_bytes!("../programs/gdn-adjoint_v128.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-adjoint_v128.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "adjoint_v32",
+        ptx: include_bytes!("../programs/gdn-adjoint_v32.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-adjoint_v32.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "adjoint_v64",
+        ptx: include_bytes!("../programs/gdn-adjoint_v64.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-adjoint_v64.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "compose",
         ptx: include_bytes!("../programs/gdn-compose.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-compose.cubin.zst"),
@@ -209,5 +227,11 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         variant: "tables",
         ptx: include_bytes!("../programs/gdn-tables.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-tables.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "tail",
+        ptx: include_bytes!("../programs/gdn-tail.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-tail.cubin.zst"),
     },
 ];

@@ -12,6 +12,10 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::STATES_V64,
     Gdn::STATES_V32,
     Gdn::COMPOSE,
+    Gdn::ADJOINT_V128,
+    Gdn::ADJOINT_V64,
+    Gdn::ADJOINT_V32,
+    Gdn::TAIL,
     Gdn::TABLES,
     Gdn::COPY,
 ];

@@ -343,7 +343,8 @@ impl Planner<'_> {
                     push(Role::AdjointCompose, Stage::Compose, composed, 1)?;
                 }
                 push(Role::Adjoint, Stage::Adjoint, scans, 1)?;
-                push(Role::Tail, Stage::Tail, chunks * problem.heads, 1)?;
+                // A CTA takes items in turn, and one fits an SM.
+                push(Role::Tail, Stage::Tail, (chunks * problem.heads).min(self.sm_count), 1)?;
             }
         }
         Ok(steps)

@@ -13,7 +13,7 @@ use super::model::{Forward, SegmentMap, transposed};
 use super::staged::{Staged, to_f32, values};
 
 /// A device with every check on.
-fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Device {
+pub(super) fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Device {
     let target = Target::parse(arch.target()).expect("every architecture is a target");
     let mut options = Options { seed, policy, ..Options::new(target) };
     options.checks.read_fences = true;

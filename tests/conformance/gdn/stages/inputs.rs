@@ -81,11 +81,11 @@ pub(super) struct Inputs {
     pub(super) h0: Option<Vec<f64>>,
 }
 
-fn round_bf16(values: Vec<f64>) -> Vec<f64> {
+pub(super) fn round_bf16(values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|value| bf16::from_f64(value).to_f64()).collect()
 }
 
-fn round_f32(values: Vec<f64>) -> Vec<f64> {
+pub(super) fn round_f32(values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|value| f64::from(value as f32)).collect()
 }
 

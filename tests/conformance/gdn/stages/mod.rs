@@ -5,14 +5,28 @@
 //! | [`inputs`] | cases, their tensors and tables |
 //! | [`model`] | the chunkwise algebra in f64, with every intermediate |
 //! | [`staged`] | tensors on a device, and the launches of stages |
+//! | [`gradients`] | its backward, likewise |
+//! | [`staged_backward`] | tensors of a backward on a device, and its launches |
 //! | [`forward`] | tests of the stages of a forward |
+//! | [`backward`] | tests of the stages of a backward |
 
+mod backward;
 mod forward;
+mod gradients;
 mod inputs;
 mod model;
 mod staged;
+mod staged_backward;
 
 use bakewell_conformance::compare::{Tolerance, compare};
+
+use inputs::Inputs;
+
+/// The rows of a tensor that lie inside sequences.
+fn compact(inputs: &Inputs, tensor: &[f64]) -> Vec<f64> {
+    let rows = tensor.chunks_exact(tensor.len() / inputs.rows).enumerate();
+    rows.filter(|(row, _)| inputs.is_inside(*row)).flat_map(|(_, row)| row.to_vec()).collect()
+}
 
 /// Holds values against what is wanted: rms of the error over rms of the wanted, and largest error over the peak.
 #[track_caller]

@@ -233,10 +233,10 @@ pub(super) fn transposed(matrix: &[f64]) -> Vec<f64> {
     (0..DIM * DIM).map(|i| matrix[i % DIM * DIM + i / DIM]).collect()
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-fn axpy(y: &mut [f64], factor: f64, x: &[f64]) {
+pub(super) fn axpy(y: &mut [f64], factor: f64, x: &[f64]) {
     y.iter_mut().zip(x).for_each(|(y, x)| *y += factor * x);
 }

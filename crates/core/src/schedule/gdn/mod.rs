@@ -228,6 +228,33 @@ impl Gdn {
         min_ctas_per_sm: 2,
     };
 
+    /// A head per CTA: 16 value columns for each of 8 warps, and 4 warps that load and make P.
+    pub const ADJOINT_V128: Gdn = Gdn {
+        name: "adjoint_v128",
+        stage: Stage::Adjoint,
+        engine: Engine::Registers,
+        threads: 384,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 1,
+    };
+
+    /// Half a head per CTA.
+    pub const ADJOINT_V64: Gdn = Gdn { name: "adjoint_v64", threads: 256, value_columns: 64, ..Gdn::ADJOINT_V128 };
+
+    /// A quarter of a head per CTA, two CTAs per SM: where heads and segments do not fill the device.
+    pub const ADJOINT_V32: Gdn =
+        Gdn { name: "adjoint_v32", threads: 192, value_columns: 32, min_ctas_per_sm: 2, ..Gdn::ADJOINT_V128 };
+
+    /// A chunk and a key head at a time: 8 warps on 4 blocks of rows by 2 of columns, and 4 warps that load.
+    pub const TAIL: Gdn = Gdn {
+        name: "tail",
+        stage: Stage::Tail,
+        engine: Engine::Registers,
+        threads: 384,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 1,
+    };
+
     /// CTAs that share the value columns of a head.
     pub const fn value_splits(&self) -> u32 {
         HEAD_DIM / self.value_columns
@@ -238,9 +265,11 @@ impl Gdn {
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
             Stage::Scan | Stage::States => scan::shared_bytes(self),
+            Stage::Adjoint => adjoint::shared_bytes(self),
+            Stage::Tail => tail::SHARED_BYTES,
             Stage::Tables => tables::SHARED_BYTES,
             Stage::Compose => compose::SHARED_BYTES,
-            Stage::Adjoint | Stage::Tail | Stage::Copy => 0,
+            Stage::Copy => 0,
         }
     }
 }
@@ -267,19 +296,27 @@ impl Schedule for Gdn {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        vec![
+        let mut facts = vec![
             Fact::int("threads", self.threads),
             Fact::int("value_columns", self.value_columns),
             Fact::bool("output", matches!(self.stage, Stage::Scan)),
             Fact::int("min_ctas_per_sm", self.min_ctas_per_sm),
-        ]
+        ];
+        if self.stage == Stage::Adjoint {
+            facts.push(Fact::int("stages", adjoint::stages(self)));
+        }
+        facts
     }
 
     fn budgets(&self) -> Budgets {
         Budgets {
             threads: self.threads,
             dynamic_shared_bytes: self.dynamic_shared_bytes(),
-            barrier_bytes: 0,
+            barrier_bytes: match self.stage {
+                Stage::Adjoint => adjoint::barrier_bytes(self),
+                Stage::Tail => tail::BARRIER_BYTES,
+                _ => 0,
+            },
             tmem_columns: 0,
         }
     }

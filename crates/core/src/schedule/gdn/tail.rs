@@ -1,11 +1,16 @@
-//! Stage `tail`: gradients of a chunk from its states.
+//! Stage `tail`: gradients of a chunk from the states around it and from dVb, which it finds in `dv` and replaces.
 //!
-//! One CTA per chunk and key head; the value heads of a group are summed in order.
+//! Grid: up to `chunk_count * heads` CTAs in x; more than fit the device at once (one per SM) gain nothing. CTA `i` takes items
+//! `i`, `i + grid`, ...: an item is a chunk and a key head, whose value heads are summed in order. Which CTA an item falls
+//! to changes no bits. Padding chunks are passed over.
+//!
+//! Reads `h`, `v_new` (tape or stage `states`), `dh`, `dv` (stage `adjoint`). `v` is read only in rows whose `beta` is
+//! smaller than 2^-40.
 
-use super::{f32, pointer, u32, u64};
+use super::{CHUNK_TOKENS, HEAD_DIM, f32, pointer, u32, u64};
 use crate::params::ParamLayout;
 
-/// Fields of the parameter block.
+/// Fields of the parameter block. Shapes: see `kernels/gdn/tail_params.cuh`.
 pub const PARAMS: ParamLayout = ParamLayout {
     fields: &[
         pointer("q"),
@@ -36,8 +41,24 @@ pub const PARAMS: ParamLayout = ParamLayout {
         u64("beta_token_stride"),
         u32("heads"),
         u32("value_heads"),
+        u32("chunk_count"),
         u32("beta_bf16"),
         u32("l2norm"),
         f32("scale"),
     ],
+};
+
+/// Bytes of mbarriers: full and empty of the rows of a key head, of the states, and of two slots of a value head's rows.
+pub(super) const BARRIER_BYTES: u32 = (2 + 2 + 4) * 8;
+
+/// Bytes of dynamic shared memory: q, k and their norms; both states; two slots of gradient of the output, dVb, v_new,
+/// gate and beta; R and N'; two sets of the sums that the gradient of the gate is made of; row products; barriers.
+pub(super) const SHARED_BYTES: u32 = {
+    let rows = CHUNK_TOKENS * HEAD_DIM * 2;
+    let column = CHUNK_TOKENS * 4;
+    let states = 2 * HEAD_DIM * HEAD_DIM * 2;
+    let values = 2 * (3 * rows + 2 * column);
+    let matrices = 2 * CHUNK_TOKENS * CHUNK_TOKENS * 2;
+    let sums = 2 * (2 * 3 * 48 * 4 + 12 * column + 8 * 4);
+    (2 * rows + 2 * column + states + values + matrices + sums + 4 * column + BARRIER_BYTES).next_multiple_of(256)
 };

@@ -1,0 +1,804 @@
+// Gradients of a chunk, once the states around it and dVb are known.
+//
+//   R  = scale rq_t rk_s D_ts o (dO Vn^T), s <= t            D_ts = 2^(c_t - c_s)
+//   N' = -beta_t rk_t rk_s D_ts o (dVb Vn^T), s < t
+//   rq dQ = from_start o (dO S^T) + R K                      from_start = scale 2^c rq
+//   rk dK = to_end o (Vn dS^T) + back o (dVb S^T) + R^T Q + (N' + N'^T) K
+//                                                            to_end = 2^(c_last - c) rk, back = -beta 2^c rk
+//   dV = beta o dVb;  dg, dbeta: gate_gradient.cuh;  Z = (Q K^T) o R + (K K^T) o N'
+//
+// Q and K are the rows as they came: factors carry the norms, and the sums over the value heads of a group, in head
+// order, are of rq dQ and rk dK, so that the gradient of a row x is d - <d, y> y with y = r x. They stay f32 in
+// registers.
+//
+//   producer | copy heads ahead, rows of the next item                                            |
+//   consumer | dO S^T, dVb S^T | Vn dS^T, <S, dS> | token products -> R, N' | R K, N' K, R^T Q, dV | ... | dq, dk |
+//   one warp                                                                | dg, dbeta            |
+//   barriers                                                 others read R ^   ^ R complete
+//
+// A CTA takes items, (chunk, key head), in turn. Consumer warps are 4 blocks of 16 rows by 2 halves of 64 columns; of
+// the products of tokens with tokens, the first half makes those of q, the second those of k.
+
+#include "../device/async_copy_barrier.cuh"
+#include "../device/barrier_ring.cuh"
+#include "../device/named_barrier.cuh"
+#include "chunk_rows.cuh"
+#include "fragments.cuh"
+#include "gate.cuh"
+#include "gate_gradient.cuh"
+#include "schedule.cuh"
+#include "tail_params.cuh"
+
+#include <cstdint>
+#include <cuda/ptx>
+
+namespace bakewell {
+
+using S = Schedule;
+
+constexpr int block = 16;
+constexpr int token_blocks = chunk_tokens / block;
+constexpr int half_columns = head_dim / 2;
+constexpr int half_blocks = half_columns / block;
+
+constexpr int consumer_warps = 2 * token_blocks;
+constexpr int consumer_threads = consumer_warps * 32;
+constexpr int producer_threads = 128;
+static_assert(S::threads == consumer_threads + producer_threads, "roles and threads");
+
+// Registers per thread once the roles have parted; the launch gives everybody 168.
+constexpr int consumer_registers = 224;
+constexpr int producer_registers = 56;
+static_assert(consumer_threads * consumer_registers + producer_threads * producer_registers <= S::threads * 168);
+
+// Below it, beta does not divide.
+constexpr float least_divisor = 0x1p-40f;
+
+enum class NamedBarrier : uint32_t { matrices = 1 };
+
+__device__ void consumers_meet() {
+    named_barrier_sync(static_cast<uint32_t>(NamedBarrier::matrices), consumer_threads);
+}
+
+using StateTile = SwizzledTile<head_dim, head_bytes>; // [value, key]
+using TokenTile = SwizzledTile<chunk_tokens, chunk_tokens * 2>;
+using OutputTile = SwizzledTile<block, half_columns * 2>; // what a warp owns of dq or dk
+
+// Of a key head.
+struct Rows {
+    RowTile q;
+    RowTile k;
+    float rq[chunk_tokens];
+    float rk[chunk_tokens];
+};
+
+// Of a value head. Rows past the chunk: zeros, and the gate of the last.
+struct Values {
+    RowTile grad_o;
+    RowTile dvb;
+    RowTile v_new;
+    float gate[chunk_tokens];
+    float beta[chunk_tokens];
+};
+
+struct States {
+    StateTile h;
+    StateTile dh;
+};
+
+struct SharedMap {
+    static constexpr int slots = 2;
+    static constexpr int barrier_bytes = (2 + 2 + 2 * slots) * sizeof(Mbarrier);
+
+    Rows rows;
+    States states;
+    Values values[slots];
+    union {
+        struct {
+            TokenTile r;
+            TokenTile n;
+        } matrices;
+        OutputTile outputs[consumer_warps];
+    };
+    GateSums sums[2];
+    float row_dots[2][2][chunk_tokens]; // of dq and dk with their rows, each half of the columns
+    Mbarrier rows_full;
+    Mbarrier rows_empty;
+    Mbarrier states_full;
+    Mbarrier states_empty;
+    BarrierRing<slots> ring;
+
+    // A full barrier counts every producer thread twice: its stores, and its copies when they land.
+    __device__ void init() {
+        constexpr uint32_t producer = 2 * producer_threads;
+        rows_full.init(producer);
+        rows_empty.init(consumer_warps);
+        states_full.init(producer);
+        states_empty.init(consumer_warps);
+        for (int i = 0; i < slots; ++i) {
+            ring.full[i].init(producer);
+            ring.empty[i].init(consumer_warps);
+        }
+        fence_mbarrier_init();
+    }
+};
+
+// A chunk and a key head.
+struct Item {
+    uint64_t chunk_index;
+    uint32_t head;
+    Chunk chunk;
+
+    __device__ int tokens() const { return static_cast<int>(chunk.tokens); }
+    __device__ uint64_t token(int row) const { return chunk.first_token + static_cast<uint64_t>(row); }
+};
+
+// Calls work(item) for every gridDim.x-th item from this CTA's on, heads of a chunk first; padding is passed over. The
+// table entry of the next item is read ahead.
+template <class Function>
+__device__ void for_each_item(const Params& params, Function work) {
+    const auto read = [&](uint64_t chunk) { return chunk < params.chunk_count ? params.chunks[chunk] : Chunk{}; };
+    uint64_t index = blockIdx.x / params.heads;
+    uint32_t head = blockIdx.x % params.heads;
+    Chunk next = read(index);
+    while (index < params.chunk_count) {
+        const Item item{index, head, next};
+        index += gridDim.x / params.heads;
+        head += gridDim.x % params.heads;
+        if (head >= params.heads) {
+            head -= params.heads;
+            ++index;
+        }
+        next = read(index);
+        if (item.chunk.tokens > 0) {
+            work(item);
+        }
+    }
+}
+
+class Producer {
+    const Params& params;
+    SharedMap& shared;
+    int thread;
+    PhaseCursor rows = PhaseCursor::passes_first();
+    PhaseCursor states = PhaseCursor::passes_first();
+    BarrierRing<SharedMap::slots>::Producer ring;
+
+  public:
+    __device__ Producer(const Params& params, SharedMap& shared, int thread)
+        : params(params), shared(shared), thread(thread), ring(shared.ring) {}
+
+    __device__ void run() {
+        const uint32_t group = params.value_heads / params.heads;
+        for_each_item(params, [&](const Item& item) {
+            for (uint32_t member = 0; member < group; ++member) {
+                const uint64_t value_head = static_cast<uint64_t>(item.head) * group + member;
+                // As the consumers do: addresses are computed again rather than kept.
+                asm volatile("" : "+r"(thread));
+                copy_values(item, value_head);
+                copy_states(item, value_head);
+                // Rows are the last that the item before gives back, and not the first that this one needs.
+                if (member == 0) {
+                    copy_key_rows(item);
+                }
+            }
+        });
+    }
+
+  private:
+    __device__ void commit(Mbarrier& full) const {
+        async_copy_arrive(full);
+        full.arrive();
+    }
+
+    __device__ void copy_values(const Item& item, uint64_t value_head) {
+        const int slot_index = ring.acquire();
+        auto& slot = shared.values[slot_index];
+        const uint64_t token = item.token(0);
+        const uint64_t dense = static_cast<uint64_t>(params.value_heads) * head_dim;
+        copy_rows<producer_threads>(
+            slot.grad_o,
+            row_of(params.grad_o, token, params.grad_o_token_stride, value_head, params.grad_o_head_stride),
+            params.grad_o_token_stride * 2, item.tokens(), thread);
+        copy_rows<producer_threads>(slot.dvb, row_of(params.dv, token, dense, value_head, head_dim), dense * 2,
+                                    item.tokens(), thread);
+        copy_rows<producer_threads>(slot.v_new, row_of(params.v_new, token, dense, value_head, head_dim), dense * 2,
+                                    item.tokens(), thread);
+        if (const int row = thread; row < chunk_tokens) {
+            const bool live = row < item.tokens();
+            const uint64_t at = token + (live ? row : item.tokens() - 1);
+            slot.gate[row] = params.gate[at * params.value_heads + value_head];
+            slot.beta[row] =
+                live ? load_beta(params.beta, params.beta_bf16, at * params.beta_token_stride + value_head) : 0.0f;
+        }
+        commit(shared.ring.full[slot_index]);
+    }
+
+    __device__ void copy_states(const Item& item, uint64_t value_head) {
+        states.wait(shared.states_empty);
+        const uint64_t offset = (item.chunk_index * params.value_heads + value_head) * sizeof(StateTile);
+        copy_rows<producer_threads, head_dim>(shared.states.h, static_cast<const char*>(params.h) + offset, head_bytes,
+                                              head_dim, thread);
+        copy_rows<producer_threads, head_dim>(shared.states.dh, static_cast<const char*>(params.dh) + offset,
+                                              head_bytes, head_dim, thread);
+        commit(shared.states_full);
+    }
+
+    __device__ void copy_key_rows(const Item& item) {
+        rows.wait(shared.rows_empty);
+        const uint64_t token = item.token(0);
+        copy_rows<producer_threads>(shared.rows.q,
+                                    row_of(params.q, token, params.q_token_stride, item.head, params.q_head_stride),
+                                    params.q_token_stride * 2, item.tokens(), thread);
+        copy_rows<producer_threads>(shared.rows.k,
+                                    row_of(params.k, token, params.k_token_stride, item.head, params.k_head_stride),
+                                    params.k_token_stride * 2, item.tokens(), thread);
+        if (const int row = thread; row < chunk_tokens) {
+            const bool live = row < item.tokens();
+            const uint64_t at = (token + (live ? row : 0)) * params.heads + item.head;
+            shared.rows.rq[row] = live ? params.rq[at] : 0.0f;
+            shared.rows.rk[row] = live ? params.rk[at] : 0.0f;
+        }
+        commit(shared.rows_full);
+    }
+};
+
+class Consumer {
+    const Params& params;
+    SharedMap& shared;
+    const int warp;
+    int lane;
+    FragmentLane fragment;
+    const int half; // of the columns
+    const int row_block;
+    PhaseCursor rows_full = PhaseCursor::waits_first();
+    PhaseCursor states_full = PhaseCursor::waits_first();
+    BarrierRing<SharedMap::slots>::Consumer ring;
+    uint32_t heads_done = 0;
+
+    // 16 rows by 64 columns.
+    using Sum = float[2 * half_blocks][4];
+    Sum dq; // rq dQ, over the heads of the group
+    Sum dk; // rk dK
+
+  public:
+    // A scheduler has one warp of either half; their row blocks add up to the same number of blocks below the diagonal.
+    __device__ Consumer(const Params& params, SharedMap& shared, int warp, int lane)
+        : params(params), shared(shared), warp(warp), lane(lane), fragment(FragmentLane::of(lane)),
+          half(warp / token_blocks),
+          row_block(half == 0 ? warp % token_blocks : token_blocks - 1 - warp % token_blocks), ring(shared.ring) {}
+
+    __device__ void run() {
+        const uint32_t group = params.value_heads / params.heads;
+        for_each_item(params, [&](const Item& item) {
+            clear(dq);
+            clear(dk);
+            for (uint32_t member = 0; member < group; ++member) {
+                add_head(item, static_cast<uint64_t>(item.head) * group + member, member == 0);
+            }
+            finish(item);
+        });
+    }
+
+  private:
+    __device__ static void clear(Sum& sum) {
+#pragma unroll
+        for (auto& tile : sum) {
+            for (float& element : tile) {
+                element = 0.0f;
+            }
+        }
+    }
+
+    // Rows and columns that this lane's accumulators hold: of the chunk, of the head.
+    __device__ int row(int element) const { return block * row_block + fragment.group + element / 2 * 8; }
+    __device__ int column(int tile, int element) const { return 8 * tile + 2 * fragment.pair + element % 2; }
+    __device__ int first_column() const { return half * half_columns; }
+
+    __device__ void release(Mbarrier& empty) const {
+        __syncwarp();
+        if (lane == 0) {
+            empty.arrive();
+        }
+    }
+
+    __device__ void add_head(const Item& item, uint64_t value_head, bool first) {
+        const int slot_index = ring.wait();
+        const auto& values = shared.values[slot_index];
+        auto& sums = shared.sums[heads_done % 2];
+        states_full.wait(shared.states_full);
+        forget_addresses();
+        add_states(values, sums, first);
+        forget_addresses();
+        add_state_gradient(values, sums);
+        multiply_states(sums);
+        release(shared.states_empty);
+        forget_addresses();
+        make_matrices(values, sums);
+        // R, N' and the sums are complete.
+        consumers_meet();
+        forget_addresses();
+        add_matrices();
+        forget_addresses();
+        store_dv(values, item, value_head);
+        if (warp == static_cast<int>(heads_done % consumer_warps)) {
+            store_gate_gradients(values, sums, item, value_head);
+        }
+        release(shared.ring.empty[slot_index]);
+        ++heads_done;
+    }
+
+    // What depends on the lane is computed again from here on. The compiler would keep some fifty addresses of operands
+    // in registers through all phases, and spill.
+    __device__ void forget_addresses() {
+        asm volatile("" : "+r"(lane));
+        fragment = FragmentLane::of(lane);
+    }
+
+    // Dot products of the lane's two rows of an accumulator with the same columns of a tile, over the row's four lanes.
+    __device__ void row_dots(float (&dots)[2], const Sum& sum, const RowTile& tile) const {
+        dots[0] = dots[1] = 0.0f;
+#pragma unroll
+        for (int t = 0; t < 2 * half_blocks; ++t) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float2 x = pair_of(tile, 2 * i, t);
+                dots[i] = fmaf(sum[t][2 * i + 1], x.y, fmaf(sum[t][2 * i], x.x, dots[i]));
+            }
+        }
+        sum_of_row(dots);
+    }
+
+    __device__ static void sum_of_row(float (&sums)[2]) {
+        for (float& sum : sums) {
+            sum += __shfl_xor_sync(full_warp, sum, 1);
+            sum += __shfl_xor_sync(full_warp, sum, 2);
+        }
+    }
+
+    // Two columns of a tile's row, as an accumulator holds them.
+    __device__ float2 pair_of(const RowTile& tile, int element, int t) const {
+        const auto* piece = tile.at(row(element), first_column() / 8 + t);
+        return unpack(reinterpret_cast<const uint32_t*>(piece)[fragment.pair]);
+    }
+
+    // to[row] = value, from one of the lanes that hold it.
+    __device__ void put_rows(float (&to)[chunk_tokens], const float (&values)[2]) const {
+        if (fragment.pair == 0) {
+            to[row(0)] = values[0];
+            to[row(2)] = values[1];
+        }
+    }
+
+    // dq += from_start o (dO S^T), dk += back o (dVb S^T). A key head's rows are needed from here on.
+    __device__ void add_states(const Values& values, GateSums& sums, bool first) {
+        Sum from_o = {};
+        Sum from_v = {};
+#pragma unroll 2
+        for (int i = 0; i < head_dim / block; ++i) {
+            uint32_t o[4];
+            uint32_t v[4];
+            load_left(o, values.grad_o, block * row_block, block * i, lane);
+            load_left(v, values.dvb, block * row_block, block * i, lane);
+#pragma unroll
+            for (int j = 0; j < half_blocks; ++j) {
+                uint32_t b[4];
+                load_right(b, shared.states.h, block * i, first_column() + block * j, lane);
+                multiply(from_o[2 * j], from_o[2 * j + 1], o, b);
+                multiply(from_v[2 * j], from_v[2 * j + 1], v, b);
+            }
+        }
+        if (first) {
+            rows_full.wait(shared.rows_full);
+        }
+        float dot_o[2];
+        float dot_v[2];
+        row_dots(dot_o, from_o, shared.rows.q);
+        row_dots(dot_v, from_v, shared.rows.k);
+        float outer[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float from_start = decay(values.gate[row(2 * i)]);
+            const float factor_o = params.scale * from_start * shared.rows.rq[row(2 * i)];
+            const float factor_v = -values.beta[row(2 * i)] * from_start * shared.rows.rk[row(2 * i)];
+            outer[i] = fmaf(factor_o, dot_o[i], factor_v * dot_v[i]);
+            // Of the slow form of dbeta.
+            dot_v[i] *= from_start * shared.rows.rk[row(2 * i)];
+            add_scaled(dq, from_o, factor_o, i);
+            add_scaled(dk, from_v, factor_v, i);
+        }
+        put_rows(sums.outer[half], outer);
+        put_rows(sums.state_value[half], dot_v);
+    }
+
+    // One row of the lane.
+    __device__ static void add_scaled(Sum& to, const Sum& from, float factor, int i) {
+#pragma unroll
+        for (int t = 0; t < 2 * half_blocks; ++t) {
+            to[t][2 * i] = fmaf(factor, from[t][2 * i], to[t][2 * i]);
+            to[t][2 * i + 1] = fmaf(factor, from[t][2 * i + 1], to[t][2 * i + 1]);
+        }
+    }
+
+    // dk += to_end o (Vn dS^T).
+    __device__ void add_state_gradient(const Values& values, GateSums& sums) {
+        Sum from_v = {};
+#pragma unroll 2
+        for (int i = 0; i < head_dim / block; ++i) {
+            uint32_t a[4];
+            load_left(a, values.v_new, block * row_block, block * i, lane);
+#pragma unroll
+            for (int j = 0; j < half_blocks; ++j) {
+                uint32_t b[4];
+                load_right(b, shared.states.dh, block * i, first_column() + block * j, lane);
+                multiply(from_v[2 * j], from_v[2 * j + 1], a, b);
+            }
+        }
+        float inner[2];
+        row_dots(inner, from_v, shared.rows.k);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float factor =
+                decay(values.gate[chunk_tokens - 1] - values.gate[row(2 * i)]) * shared.rows.rk[row(2 * i)];
+            inner[i] *= factor;
+            add_scaled(dk, from_v, factor, i);
+        }
+        put_rows(sums.inner[half], inner);
+    }
+
+    // <S, dS>. Both tiles are permuted alike.
+    __device__ void multiply_states(GateSums& sums) const {
+        float sum = 0.0f;
+        const auto* h = reinterpret_cast<const uint4*>(shared.states.h.bytes);
+        const auto* dh = reinterpret_cast<const uint4*>(shared.states.dh.bytes);
+#pragma unroll
+        for (int i = 0; i < static_cast<int>(sizeof(StateTile) / 16 / consumer_threads); ++i) {
+            const int at = 32 * warp + lane + i * consumer_threads;
+            const uint4 x = h[at];
+            const uint4 y = dh[at];
+            for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
+                const float2 a = unpack(x.*word);
+                const float2 b = unpack(y.*word);
+                sum = fmaf(a.y, b.y, fmaf(a.x, b.x, sum));
+            }
+        }
+        sum = sum_of_warp(sum);
+        if (lane == 0) {
+            sums.states[warp] = sum;
+        }
+    }
+
+    // A 16 x 16 block of a product of tokens with tokens.
+    using BlockSum = float[2][4];
+
+    // The block row of R, by the first half, or of N', by the second, up to the diagonal block; and its part of Z. One
+    // code for all block rows: which one it is, is not known to the compiler.
+    __device__ void make_matrices(const Values& values, GateSums& sums) {
+        const bool of_keys = half == 1;
+        uint32_t left_x[head_dim / block][4];
+        uint32_t left_y[head_dim / block][4];
+#pragma unroll
+        for (int i = 0; i < head_dim / block; ++i) {
+            load_left(left_x[i], of_keys ? shared.rows.k : shared.rows.q, block * row_block, block * i, lane);
+            load_left(left_y[i], of_keys ? values.dvb : values.grad_o, block * row_block, block * i, lane);
+        }
+        BlockRowSums rows(*this, values, of_keys);
+        auto& matrix = of_keys ? shared.matrices.n : shared.matrices.r;
+        // Every warp has read what the last head left in their place.
+        consumers_meet();
+#pragma unroll 1
+        for (int j = 0; j <= row_block; ++j) {
+            BlockSum products = {};
+            BlockSum gradients = {};
+            multiply_rows(products, left_x, shared.rows.k, j);
+            multiply_rows(gradients, left_y, values.v_new, j);
+            const bool diagonal = j == row_block;
+            mask(products[0], gradients[0], 2 * j, diagonal, values, sums, rows);
+            mask(products[1], gradients[1], 2 * j + 1, diagonal, values, sums, rows);
+            uint32_t words[4];
+            pack_left(words, gradients[0], gradients[1]);
+            store_left(matrix, block * row_block, block * j, words, lane);
+            if (diagonal) {
+                sum_diagonal(sums, products[0], products[1]);
+            } else {
+                sum_columns(sums, products[0], products[1], j);
+            }
+        }
+        sum_of_row(rows.left);
+        sum_of_row(rows.inside);
+        if (of_keys) {
+            const float key_value[2] = {rows.left[0] + rows.inside[0], rows.left[1] + rows.inside[1]};
+            put_rows(sums.key_value, key_value);
+        }
+        const float left[2] = {rows.sign[0] * rows.left[0], rows.sign[1] * rows.left[1]};
+        put_rows(sums.rows[half], left);
+    }
+
+    // The warp's rows by the 16 rows of block j of a tile. Two chains, so that one product need not wait for the last.
+    __device__ void multiply_rows(BlockSum& sum, const uint32_t (&left)[head_dim / block][4], const RowTile& tile,
+                                  int j) const {
+        BlockSum odd = {};
+#pragma unroll
+        for (int i = 0; i < head_dim / block; ++i) {
+            uint32_t b[4];
+            load_right_transposed(b, tile, block * j, block * i, lane);
+            auto& chain = i % 2 == 0 ? sum : odd;
+            multiply(chain[0], chain[1], left[i], b);
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            sum[e / 4][e % 4] += odd[e / 4][e % 4];
+        }
+    }
+
+    // Of the lane's two rows of a block row.
+    struct BlockRowSums {
+        bool of_keys;
+        float gate[2];
+        float factor[2];
+        float sign[2];                  // what N' has besides its masks
+        float left[2] = {0.0f, 0.0f};   // Z without the sign, left of the diagonal block
+        float inside[2] = {0.0f, 0.0f}; // and in it
+
+        __device__ BlockRowSums(const Consumer& c, const Values& values, bool of_keys) : of_keys(of_keys) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int at = c.row(2 * i);
+                gate[i] = values.gate[at];
+                factor[i] = of_keys ? c.shared.rows.rk[at] : c.params.scale * c.shared.rows.rq[at];
+                sign[i] = of_keys ? -values.beta[at] : 1.0f;
+            }
+        }
+    };
+
+    // Eight columns: of the products with Vn makes R or N', of the other products Z.
+    __device__ void mask(float (&product)[4], float (&gradient)[4], int tile, bool diagonal, const Values& values,
+                         GateSums& sums, BlockRowSums& rows) const {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int r = row(e);
+            const int c = column(tile, e);
+            if (rows.of_keys && c == r) {
+                sums.diagonal[r] = gradient[e];
+            }
+            const float factor = decay(rows.gate[e / 2] - values.gate[c]) * rows.factor[e / 2];
+            const bool inside = rows.of_keys ? c < r : c <= r;
+            const float masked = inside ? gradient[e] * factor * shared.rows.rk[c] : 0.0f;
+            const float z = c < r ? product[e] * masked : 0.0f;
+            rows.left[e / 2] += diagonal ? 0.0f : z;
+            rows.inside[e / 2] += diagonal ? z : 0.0f;
+            product[e] = rows.sign[e / 2] * z;
+            gradient[e] = rows.sign[e / 2] * masked;
+        }
+    }
+
+    __device__ static float sum_of_columns(float x) {
+        for (int distance = 4; distance < 32; distance *= 2) {
+            x += __shfl_xor_sync(full_warp, x, distance);
+        }
+        return x;
+    }
+
+    // Column sums of a block left of the diagonal.
+    __device__ void sum_columns(GateSums& sums, const float (&first)[4], const float (&second)[4], int j) const {
+        const float columns[4] = {sum_of_columns(first[0] + first[2]), sum_of_columns(first[1] + first[3]),
+                                  sum_of_columns(second[0] + second[2]), sum_of_columns(second[1] + second[3])};
+        if (fragment.group == 0) {
+            auto* to = &sums.columns[half][row_block - 1][block * j + 2 * fragment.pair];
+            *reinterpret_cast<float2*>(to) = make_float2(columns[0], columns[1]);
+            *reinterpret_cast<float2*>(to + 8) = make_float2(columns[2], columns[3]);
+        }
+    }
+
+    // Sums over m >= i and j < i of a diagonal block, for its 16 boundaries i. Its upper right quarter is zero.
+    __device__ void sum_diagonal(GateSums& sums, const float (&first)[4], const float (&second)[4]) const {
+        const int g = fragment.group;
+        const int i = 2 * fragment.pair;
+        const float upper = sum_before<4>(first[0] + first[1], lane);
+        const float lower = sum_before<4>(first[2] + first[3], lane);
+        const float lower_total = __shfl_sync(full_warp, lower + first[2] + first[3], 3, 4);
+        const float corner = lower_total + sum_before<4>(second[2] + second[3], lane);
+        const float at[4] = {sum_of_columns((g >= i ? upper : 0.0f) + lower),
+                             sum_of_columns((g >= i + 1 ? upper + first[0] : 0.0f) + lower + first[2]),
+                             sum_of_columns(g >= i ? corner : 0.0f),
+                             sum_of_columns(g >= i + 1 ? corner + second[2] : 0.0f)};
+        if (g == 0) {
+            auto* to = &sums.corner[half][block * row_block + i];
+            *reinterpret_cast<float2*>(to) = make_float2(at[0], at[1]);
+            *reinterpret_cast<float2*>(to + 8) = make_float2(at[2], at[3]);
+        }
+    }
+
+    // dq += R K, dk += R^T Q + (N' + N'^T) K.
+    __device__ void add_matrices() {
+        const auto& [r, n] = shared.matrices;
+#pragma unroll 1
+        for (int i = 0; i < token_blocks; ++i) {
+            uint32_t r_words[4];
+            uint32_t n_words[4];
+            uint32_t r_transposed[4];
+            uint32_t n_transposed[4];
+            if (i <= row_block) {
+                load_left(r_words, r, block * row_block, block * i, lane);
+                load_left(n_words, n, block * row_block, block * i, lane);
+            }
+            if (i >= row_block) {
+                load_left_transposed(r_transposed, r, block * i, block * row_block, lane);
+                load_left_transposed(n_transposed, n, block * i, block * row_block, lane);
+            }
+#pragma unroll
+            for (int j = 0; j < half_blocks; ++j) {
+                uint32_t b[4];
+                load_right(b, shared.rows.k, block * i, first_column() + block * j, lane);
+                if (i <= row_block) {
+                    multiply(dq[2 * j], dq[2 * j + 1], r_words, b);
+                    multiply(dk[2 * j], dk[2 * j + 1], n_words, b);
+                }
+                if (i >= row_block) {
+                    multiply(dk[2 * j], dk[2 * j + 1], n_transposed, b);
+                    load_right(b, shared.rows.q, block * i, first_column() + block * j, lane);
+                    multiply(dk[2 * j], dk[2 * j + 1], r_transposed, b);
+                }
+            }
+        }
+    }
+
+    // dV = beta o dVb, 8 rows per warp.
+    __device__ void store_dv(const Values& values, const Item& item, uint64_t value_head) const {
+        const int piece = lane % RowTile::pieces;
+#pragma unroll
+        for (int i = 0; i < chunk_tokens / consumer_warps / 2; ++i) {
+            const int at = chunk_tokens / consumer_warps * warp + 2 * i + lane / RowTile::pieces;
+            uint4 x = *reinterpret_cast<const uint4*>(values.dvb.at(at, piece));
+            for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
+                const float2 pair = unpack(x.*word);
+                x.*word = pack<Element::bf16>(values.beta[at] * pair.x, values.beta[at] * pair.y);
+            }
+            if (at < item.tokens()) {
+                const uint64_t token = item.token(at);
+                const uint64_t row = token * params.value_heads + value_head;
+                static_cast<uint4*>(params.dv)[row * RowTile::pieces + piece] = x;
+            }
+        }
+    }
+
+    __device__ void store_gate_gradients(const Values& values, const GateSums& sums, const Item& item,
+                                         uint64_t value_head) const {
+        const float2 dg = gate_gradient(sums, decay(values.gate[chunk_tokens - 1]), lane);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int at = lane + 32 * i;
+            const float dbeta = beta_gradient(values, sums, item, value_head, at);
+            if (at < item.tokens()) {
+                const uint64_t token = item.token(at);
+                const uint64_t index = token * params.value_heads + value_head;
+                params.dg[index] = i == 0 ? dg.x : dg.y;
+                if (params.beta_bf16) {
+                    static_cast<__nv_bfloat16*>(params.dbeta)[index] = __float2bfloat16_rn(dbeta);
+                } else {
+                    static_cast<float*>(params.dbeta)[index] = dbeta;
+                }
+            }
+        }
+    }
+
+    // Of row `at`, one per lane. <dVb, Vn> / beta, or, without the quotient,
+    // <dVb_i, V_i> - 2^c_i rk_i <dVb_i S^T, K_i> - sum_j N_ij <dVb_i, Vn_j>.
+    __device__ float beta_gradient(const Values& values, const GateSums& sums, const Item& item, uint64_t value_head,
+                                   int at) const {
+        const float beta = values.beta[at];
+        const bool divides = fabsf(beta) >= least_divisor;
+        const bool slow = !divides && at < item.tokens();
+        float dbeta = divides ? sums.diagonal[at] / beta : 0.0f;
+        for (uint32_t rest = __ballot_sync(full_warp, slow); rest != 0; rest &= rest - 1) {
+            const int owner = __ffs(rest) - 1;
+            const float dot = value_dot(values, item, value_head, at - lane + owner);
+            if (lane == owner) {
+                dbeta = dot - (sums.state_value[0][at] + sums.state_value[1][at]) - sums.key_value[at];
+            }
+        }
+        return dbeta;
+    }
+
+    // <dVb_i, V_i>, four columns per lane.
+    __device__ float value_dot(const Values& values, const Item& item, uint64_t value_head, int at) const {
+        const uint64_t token = item.token(at);
+        const char* row = row_of(params.v, token, params.v_token_stride, value_head, params.v_head_stride);
+        const uint2 v = *reinterpret_cast<const uint2*>(row + lane * 8);
+        const uint2 dvb = *reinterpret_cast<const uint2*>(values.dvb.at(at, lane / 2) + lane % 2 * 8);
+        const float2 low = unpack(v.x);
+        const float2 high = unpack(v.y);
+        const float2 d_low = unpack(dvb.x);
+        const float2 d_high = unpack(dvb.y);
+        return sum_of_warp(fmaf(d_high.y, high.y, fmaf(d_high.x, high.x, fmaf(d_low.y, low.y, d_low.x * low.x))));
+    }
+
+    // Through the norms, rounded, to memory.
+    __device__ void finish(const Item& item) {
+        forget_addresses();
+        float dots[2][2];
+        row_dots(dots[0], dq, shared.rows.q);
+        row_dots(dots[1], dk, shared.rows.k);
+        put_rows(shared.row_dots[0][half], dots[0]);
+        put_rows(shared.row_dots[1][half], dots[1]);
+        // Also: every warp has read R and N', whose place the outputs take.
+        consumers_meet();
+        if (params.l2norm) {
+            subtract_along(dq, shared.rows.q, shared.rows.rq, shared.row_dots[0]);
+            subtract_along(dk, shared.rows.k, shared.rows.rk, shared.row_dots[1]);
+        }
+        release(shared.rows_empty);
+        store(params.dq, dq, item);
+        store(params.dk, dk, item);
+    }
+
+    // d - <d, y> y, y = r x.
+    __device__ void subtract_along(Sum& d, const RowTile& x, const float (&r)[chunk_tokens],
+                                   const float (&dots)[2][chunk_tokens]) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int at = row(2 * i);
+            const float factor = (dots[0][at] + dots[1][at]) * r[at];
+#pragma unroll
+            for (int t = 0; t < 2 * half_blocks; ++t) {
+                const float2 pair = pair_of(x, 2 * i, t);
+                d[t][2 * i] = fmaf(-factor, pair.x * r[at], d[t][2 * i]);
+                d[t][2 * i + 1] = fmaf(-factor, pair.y * r[at], d[t][2 * i + 1]);
+            }
+        }
+    }
+
+    __device__ void store(void* to, const Sum& sum, const Item& item) {
+        auto& tile = shared.outputs[warp];
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < half_blocks; ++j) {
+            uint32_t words[4];
+            pack_left(words, sum[2 * j], sum[2 * j + 1]);
+            store_left(tile, 0, block * j, words, lane);
+        }
+        __syncwarp();
+        const int piece = lane % OutputTile::pieces;
+#pragma unroll
+        for (int i = 0; i < block * OutputTile::pieces / 32; ++i) {
+            const int local = lane / OutputTile::pieces + i * (32 / OutputTile::pieces);
+            const int at = block * row_block + local;
+            if (at < item.tokens()) {
+                const uint64_t token = item.token(at);
+                const uint64_t element = (token * params.heads + item.head) * head_dim + first_column() + piece * 8;
+                *reinterpret_cast<uint4*>(static_cast<char*>(to) + element * 2) =
+                    *reinterpret_cast<const uint4*>(tile.at(local, piece));
+            }
+        }
+    }
+};
+
+enum class Role { consumer, producer };
+
+__device__ Role role_of(int warp) { return warp < consumer_warps ? Role::consumer : Role::producer; }
+
+} // namespace bakewell
+
+extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewell::Schedule::min_ctas_per_sm)
+    gdn_tail(const __grid_constant__ bakewell::Params params) {
+    using namespace bakewell;
+    extern __shared__ __align__(256) char shared_bytes[];
+    static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
+    auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
+
+    if (threadIdx.x == 0) {
+        shared.init();
+    }
+    __syncthreads();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    switch (role_of(warp)) {
+    case Role::consumer:
+        cuda::ptx::setmaxnreg_inc(cuda::ptx::n32_t<consumer_registers>{});
+        Consumer(params, shared, warp, threadIdx.x % 32).run();
+        break;
+    case Role::producer:
+        cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<producer_registers>{});
+        Producer(params, shared, static_cast<int>(threadIdx.x) - consumer_threads).run();
+        break;
+    }
+}
