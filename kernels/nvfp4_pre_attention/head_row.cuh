@@ -28,7 +28,6 @@ using Block = uint32_t[block_words];
 
 // Words of a vector of eight elements.
 constexpr int vector_words = 4;
-constexpr int row_vectors = row_words / vector_words;
 
 __device__ inline float low_value(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ inline float high_value(uint32_t word) { return __uint_as_float(word & 0xFFFF'0000); }
@@ -47,40 +46,31 @@ __device__ inline float square_sum(const Block& block) {
     return __fadd_rn(half[0], half[1]);
 }
 
-// From the blocks' sums; that of the row is ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)).
-__device__ inline float row_rstd(const float (&sums)[row_blocks], float eps) {
-    const float low = __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
-    const float high = __fadd_rn(__fadd_rn(sums[4], sums[5]), __fadd_rn(sums[6], sums[7]));
-    return __frsqrt_rn(__fadd_rn(__fmul_rn(__fadd_rn(low, high), 1.0f / head_dim), eps));
+// From the sum over the row, which is ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7)) of the blocks' sums.
+__device__ inline float row_rstd(float sum, float eps) {
+    return __frsqrt_rn(__fadd_rn(__fmul_rn(sum, 1.0f / head_dim), eps));
 }
 
-// Eight elements and their weights.
-__device__ inline void normalise(uint32_t* words, float rstd, const uint4& weights) {
+// `weights`: the two vectors of the block's weights.
+__device__ inline void normalise(Block& block, float rstd, const uint4* weights) {
     const auto scaled = [rstd](float value, float weight) { return __fmul_rn(__fmul_rn(value, rstd), weight); };
-    const uint32_t weight_words[vector_words] = {weights.x, weights.y, weights.z, weights.w};
+    const uint4 low = weights[0], high = weights[1];
+    const uint32_t words[block_words] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (int i = 0; i < vector_words; ++i) {
-        words[i] = pack<Element::bf16>(scaled(low_value(words[i]), low_value(weight_words[i])),
-                                       scaled(high_value(words[i]), high_value(weight_words[i])));
+    for (int i = 0; i < block_words; ++i) {
+        block[i] = pack<Element::bf16>(scaled(low_value(block[i]), low_value(words[i])),
+                                       scaled(high_value(block[i]), high_value(words[i])));
     }
 }
 
 // ---------------------------------------------------------------- rotation
 
-// Rotates eight elements `low` with their partners `high`, half the rotated width further on.
-__device__ inline void rotate(uint32_t* low, uint32_t* high, const uint4& cosines, const uint4& sines) {
-    const uint32_t cos_words[vector_words] = {cosines.x, cosines.y, cosines.z, cosines.w};
-    const uint32_t sin_words[vector_words] = {sines.x, sines.y, sines.z, sines.w};
+// Two elements with their partners half the rotated width away: c * own + s * other, where the sine of the first half is
+// negated.
+__device__ inline uint32_t rotate_word(uint32_t own, uint32_t other, uint32_t cosines, uint32_t sines) {
     const auto turned = [](float c, float own, float s, float other) { return __fmaf_rn(c, own, __fmul_rn(other, s)); };
-#pragma unroll
-    for (int i = 0; i < vector_words; ++i) {
-        const float c0 = low_value(cos_words[i]), c1 = high_value(cos_words[i]);
-        const float s0 = low_value(sin_words[i]), s1 = high_value(sin_words[i]);
-        const float a0 = low_value(low[i]), a1 = high_value(low[i]);
-        const float b0 = low_value(high[i]), b1 = high_value(high[i]);
-        low[i] = pack<Element::bf16>(turned(c0, a0, -s0, b0), turned(c1, a1, -s1, b1));
-        high[i] = pack<Element::bf16>(turned(c0, b0, s0, a0), turned(c1, b1, s1, a1));
-    }
+    return pack<Element::bf16>(turned(low_value(cosines), low_value(own), low_value(sines), low_value(other)),
+                               turned(high_value(cosines), high_value(own), high_value(sines), high_value(other)));
 }
 
 // ---------------------------------------------------------------- output
@@ -98,18 +88,23 @@ __device__ inline float largest_magnitude(const Block& block) {
 // The sixteen codes of a block under its scale.
 template <bool e2m1_instruction>
 __device__ inline uint2 quantise_fp4(const Block& block, const BlockScale& scale) {
-    uint32_t codes[2];
+    constexpr int half_words = block_words / 2;
+    if constexpr (e2m1_instruction) {
+        uint32_t codes[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        float values[block_words];
+        for (int half = 0; half < 2; ++half) {
+            float values[block_words];
 #pragma unroll
-        for (int i = 0; i < block_words / 2; ++i) {
-            values[2 * i] = low_value(block[4 * half + i]);
-            values[2 * i + 1] = high_value(block[4 * half + i]);
+            for (int i = 0; i < half_words; ++i) {
+                values[2 * i] = low_value(block[half_words * half + i]);
+                values[2 * i + 1] = high_value(block[half_words * half + i]);
+            }
+            codes[half] = encode_e2m1<e2m1_instruction>(values, scale.inverse);
         }
-        codes[half] = encode_e2m1<e2m1_instruction>(values, scale.inverse);
+        return make_uint2(codes[0], codes[1]);
+    } else {
+        return make_uint2(encode_e2m1_words(block, scale.inverse), encode_e2m1_words(block + half_words, scale.inverse));
     }
-    return make_uint2(codes[0], codes[1]);
 }
 
 // The sixteen bytes of a block.

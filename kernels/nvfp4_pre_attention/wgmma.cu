@@ -12,7 +12,7 @@
 //   epilogue   | head rows of the tile before                | head rows of this tile ...
 //
 // The rows reach the epilogue through shared memory as bf16 words, so that the accumulators are free again after a few
-// hundred cycles. It has a thread per row and only three warps, which the products of a tile outlast by far: a fourth
+// hundred cycles. It has only three warps, which the products of a tile outlast by far: a fourth
 // warpgroup would leave too few registers for accumulators of 256 columns.
 
 #include "../device/barrier_ring.cuh"
@@ -21,8 +21,8 @@
 #include "../device/pdl.cuh"
 #include "../device/store_matrix.cuh"
 #include "../device/wgmma_wide.cuh"
-#include "head_row.cuh"
 #include "image.cuh"
+#include "octet_rows.cuh"
 #include "schedule.cuh"
 #include "wgmma_params.cuh"
 
@@ -257,155 +257,107 @@ class Consumer {
 
 // ---------------------------------------------------------------- epilogue
 
-// A head row of the word tile, which one thread works on in place. In registers it would be indexed by the width of the
-// rotation, which only run time knows.
-class WordRow {
-    uint8_t* words;
-    uint32_t swizzle;
-
-    __device__ uint4& vector(int chunk) const {
-        return *reinterpret_cast<uint4*>(words + (static_cast<uint32_t>(chunk) ^ swizzle) * 16);
-    }
-
-  public:
-    __device__ WordRow(uint8_t* half, uint32_t row) : words(half + row * word_row_bytes), swizzle(row & 7) {}
-
-    __device__ void load(int chunk, uint32_t* to) const {
-        const uint4 from = vector(chunk);
-        to[0] = from.x;
-        to[1] = from.y;
-        to[2] = from.z;
-        to[3] = from.w;
-    }
-
-    __device__ void load_block(int b, Block& block) const {
-        load(2 * b, block);
-        load(2 * b + 1, block + vector_words);
-    }
-
-    __device__ void store(int chunk, const uint32_t* from) const {
-        vector(chunk) = make_uint4(from[0], from[1], from[2], from[3]);
-    }
-};
-
-// What a thread does with its row.
-class RowEpilogue {
-    const Params& params;
-    WordRow words;
-    uint64_t token;
+// What a warp does with 32 rows of a half of the tile.
+class UnitEpilogue {
+    Context c;
+    int half;
+    uint32_t first_row; // in the tile
+    uint64_t first_token;
     uint32_t head;
     Kind kind;
+    RowPlace place; // of token 0
 
-    __device__ float rstd() const {
-        float sums[row_blocks];
+    __device__ int block() const { return c.lane() % row_lanes; }
+
+    __device__ void load_block(uint32_t row, Block& words) const {
 #pragma unroll
-        for (int b = 0; b < row_blocks; ++b) {
-            Block block;
-            words.load_block(b, block);
-            sums[b] = square_sum(block);
-        }
-        return row_rstd(sums, params.eps);
-    }
-
-    __device__ const uint4* vectors(const uint8_t* bytes) const { return reinterpret_cast<const uint4*>(bytes); }
-
-    __device__ void load_normalised(int chunk, float rstd, uint32_t* to) const {
-        words.load(chunk, to);
-        normalise(to, rstd, vectors(kind == Kind::q ? params.q_norm_weight : params.k_norm_weight)[chunk]);
-    }
-
-    __device__ void normalise_and_rotate() const {
-        const float scale = rstd();
-        const uint64_t angle = token * params.rope_dim * element_bytes;
-        const uint4* angles = vectors(params.rope_cos_sin + angle);
-        // A pair of chunks rotates by a vector of cosines and one of sines.
-        const int pairs = params.rope_dim / block_elements;
-#pragma unroll 1
-        for (int chunk = 0; chunk < pairs; ++chunk) {
-            const uint4 cosines = angles[chunk], sines = angles[chunk + pairs];
-            uint32_t low[vector_words], high[vector_words];
-            load_normalised(chunk, scale, low);
-            load_normalised(chunk + pairs, scale, high);
-            rotate(low, high, cosines, sines);
-            words.store(chunk, low);
-            words.store(chunk + pairs, high);
-        }
-#pragma unroll 1
-        for (int chunk = 2 * pairs; chunk < row_vectors; ++chunk) {
-            uint32_t rest[vector_words];
-            load_normalised(chunk, scale, rest);
-            words.store(chunk, rest);
+        for (int i = 0; i < block_vectors; ++i) {
+            const uint8_t* chunk = c.shared.words[half] + word_chunk(row, block_vectors * block() + i);
+            const uint4 vector = *reinterpret_cast<const uint4*>(chunk);
+            words[vector_words * i] = vector.x;
+            words[vector_words * i + 1] = vector.y;
+            words[vector_words * i + 2] = vector.z;
+            words[vector_words * i + 3] = vector.w;
         }
     }
 
-    __device__ void store_debug() const {
-        uint8_t* debug = kind == Kind::q ? params.debug_q : params.debug_k;
-        if (!debug) {
-            return;
-        }
-        uint4* out = reinterpret_cast<uint4*>(debug + (token * params.heads + head) * word_row_bytes);
-#pragma unroll 1
-        for (int chunk = 0; chunk < row_vectors; ++chunk) {
-            uint32_t vector[vector_words];
-            words.load(chunk, vector);
-            out[chunk] = make_uint4(vector[0], vector[1], vector[2], vector[3]);
-        }
-    }
-
-    // `row_bytes` of an output row.
-    __device__ uint8_t* out_row(const RowPlace& place, int row_bytes) const {
-        const uint64_t rows = static_cast<uint64_t>(params.tokens) * place.local_heads * kinds;
-        return params.out_q + (place.destination * rows + place.row) * row_bytes;
-    }
-
-    __device__ void store_nvfp4(const RowPlace& place) const {
-        uint2* codes = reinterpret_cast<uint2*>(out_row(place, head_dim / 2));
-        uint8_t* scales = params.out_sf + place.destination * destination_scale_bytes(params.tokens, place.local_heads);
-        const GlobalScale global(*params.out_global_scale);
-        uint32_t bytes = 0;
-#pragma unroll 2
-        for (int b = 0; b < row_blocks; ++b) {
-            Block block;
-            words.load_block(b, block);
-            const BlockScale scale(largest_magnitude(block), global);
-            codes[b] = quantise_fp4<e2m1_instruction>(block, scale);
-            bytes = bytes >> 8 | scale.byte << 24;
-            if (b % scale_tile_groups == scale_tile_groups - 1) {
-                *reinterpret_cast<uint32_t*>(scales + scale_offset(static_cast<uint32_t>(place.row), b / scale_tile_groups, row_scale_sets)) = bytes;
+    __device__ void store_debug(const Block& words, uint64_t token) const {
+        uint8_t* debug = kind == Kind::q ? c.params.debug_q : c.params.debug_k;
+        if (debug) {
+            uint4* out = reinterpret_cast<uint4*>(debug + (token * c.params.heads + head) * word_row_bytes);
+#pragma unroll
+            for (int i = 0; i < block_vectors; ++i) {
+                const uint32_t* w = &words[vector_words * i];
+                out[block_vectors * block() + i] = make_uint4(w[0], w[1], w[2], w[3]);
             }
         }
     }
 
-    __device__ void store_e4m3(const RowPlace& place) const {
-        const float inverse = kind == Kind::q   ? params.inverse_scale_q
-                              : kind == Kind::k ? params.inverse_scale_k
-                                                : params.inverse_scale_v;
-        uint4* out = reinterpret_cast<uint4*>(out_row(place, head_dim));
-#pragma unroll 2
-        for (int b = 0; b < row_blocks; ++b) {
-            Block block;
-            words.load_block(b, block);
-            out[b] = quantise_e4m3(block, inverse);
+    // `token_rows`: rows of a token in a destination.
+    __device__ void store(const Block& words, uint64_t token, const GlobalScale& global, float inverse) const {
+        const uint64_t token_rows = place.local_heads * uint64_t{kinds};
+        const uint64_t row = token * token_rows + place.row;
+        const uint64_t all_rows = static_cast<uint64_t>(place.destination) * c.params.tokens * token_rows + row;
+        if constexpr (S::fp4_output) {
+            const BlockScale scale(largest_magnitude(words), global);
+            uint2* codes = reinterpret_cast<uint2*>(c.params.out_q + all_rows * (head_dim / 2));
+            codes[block()] = quantise_fp4<e2m1_instruction>(words, scale);
+            uint8_t* scales =
+                c.params.out_sf + place.destination * destination_scale_bytes(c.params.tokens, place.local_heads);
+            const uint32_t group = block();
+            scales[scale_offset(static_cast<uint32_t>(row), group / scale_tile_groups, row_scale_sets) +
+                   group % scale_tile_groups] = scale.byte;
+        } else {
+            uint4* bytes = reinterpret_cast<uint4*>(c.params.out_q + all_rows * head_dim);
+            bytes[block()] = quantise_e4m3(words, inverse);
         }
     }
+
+    __device__ const uint4* vectors(const uint8_t* bytes) const { return reinterpret_cast<const uint4*>(bytes); }
 
   public:
-    __device__ RowEpilogue(const Params& params, WordRow words, uint64_t token, uint64_t column_row)
-        : params(params), words(words), token(token), head(column_row / kinds),
-          kind(static_cast<Kind>(column_row % kinds)) {}
+    __device__ UnitEpilogue(Context c, const Tile& tile, int half, uint32_t first_row, uint64_t column_row)
+        : c(c), half(half), first_row(first_row), first_token(c.row_block(tile) * tile_rows + first_row),
+          head(static_cast<uint32_t>(column_row / kinds)), kind(static_cast<Kind>(column_row % kinds)),
+          place(0, head, kind, c.params.heads, c.params.destinations) {}
 
+    template <bool normalised>
     __device__ void run() const {
-        if (kind != Kind::v) {
-            normalise_and_rotate();
-            store_debug();
+        const OctetRotation rotation(c.params.rope_dim);
+        const GlobalScale global(S::fp4_output ? *c.params.out_global_scale : 1);
+        const float inverse = kind == Kind::q   ? c.params.inverse_scale_q
+                              : kind == Kind::k ? c.params.inverse_scale_k
+                                                : c.params.inverse_scale_v;
+        uint4 weights[block_vectors] = {};
+        if constexpr (normalised) {
+            const uint8_t* all = kind == Kind::q ? c.params.q_norm_weight : c.params.k_norm_weight;
+#pragma unroll
+            for (int i = 0; i < block_vectors; ++i) {
+                weights[i] = vectors(all)[block_vectors * block() + i];
+            }
         }
-        const RowPlace place(token, head, kind, params.heads, params.destinations);
-        if constexpr (S::fp4_output) {
-            store_nvfp4(place);
-        } else {
-            store_e4m3(place);
+#pragma unroll 1
+        for (uint32_t i = c.lane() / row_lanes; i < unit_rows; i += warp_rows) {
+            const uint64_t token = first_token + i;
+            Block words;
+            load_block(first_row + i, words);
+            if constexpr (normalised) {
+                // Every lane takes part; those past the last token repeat its angles.
+                const uint64_t row = min(token, uint64_t{c.params.tokens} - 1) * c.params.rope_dim * element_bytes;
+                const OctetRotation::Angles angles = rotation.load(vectors(c.params.rope_cos_sin + row));
+                normalise(words, row_rstd(octet_sum(square_sum(words)), c.params.eps), weights);
+                rotation.apply(words, angles);
+            }
+            if (token < c.params.tokens) {
+                if constexpr (normalised) {
+                    store_debug(words, token);
+                }
+                store(words, token, global, inverse);
+            }
         }
     }
+
+    __device__ void run() const { kind == Kind::v ? run<false>() : run<true>(); }
 };
 
 // The warps take the units of a tile in turn.
@@ -420,13 +372,9 @@ __device__ void finish_rows(Context c) {
             for (; ready <= half; ++ready) {
                 words.wait();
             }
-            const uint32_t row = unit % half_units * unit_rows + c.lane();
-            const uint64_t token = c.row_block(tile) * tile_rows + row;
-            if (token < c.params.tokens) {
-                RowEpilogue(c.params, {c.shared.words[half], row}, token,
-                            static_cast<uint64_t>(tile.columns) * halves + half)
-                    .run();
-            }
+            const uint32_t first_row = unit % half_units * unit_rows;
+            const uint64_t column_row = static_cast<uint64_t>(tile.columns) * halves + half;
+            UnitEpilogue(c, tile, half, first_row, column_row).run();
             __syncwarp();
             if (c.lane() == 0) {
                 c.shared.barriers.words.empty[half].arrive();
