@@ -77,7 +77,8 @@ __device__ void multiply(Sums& sums, const StateRows& state, const float* m, con
     constexpr int along = adjoint ? 1 : head_dim;
     constexpr int across = adjoint ? head_dim : 1;
     m += pair * along + (work.first_key + group) * across;
-#pragma unroll 2
+    // Unrolled: all of M is on its way before the first product.
+#pragma unroll
     for (int i = 0; i < head_dim; i += 16) {
         SplitPair a[4];
         for (int n = 0; n < 4; ++n) {

@@ -8,9 +8,10 @@
 // warp owns 16 value columns as rows of its products, so that its part of S^T is an accumulator whose words become
 // left operands where they are, and so are X, Vn and O. K, Q, A and P are the right operands, shared by the warps.
 //
-//   chunk i   | wait, barrier | load i + 1 | P | K S | X | A Y | Vn out | Q S | barrier | P Vn | O out | S | h out | factors i + 1 |
+//   chunk i   | wait, barrier | K S, Q K^T | load i + 1 | P, X | A Y | Vn out | Q S | barrier | P Vn | O out | S | h out | factors |
 //
-// P does not depend on the state; its blocks are divided among the warps, and the second barrier hands them over. Without
+// The rows of P are divided among the warps, which multiply their queries with the operands of K S; the second barrier hands
+// them over. Without
 // output (`states`) there is no Q, P and O and one barrier. A warp stages what it stores in its own columns of the V tile.
 
 #include "../device/async_copy.cuh"
@@ -101,6 +102,37 @@ struct Work {
     }
 };
 
+// The CTA's part of a call; none for a padding segment and for what nobody reads.
+__device__ bool find_work(Work& work, const Params& params) {
+    // Found anew at the end, instead of in registers through the loop over chunks.
+    uint32_t cta;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(cta));
+    const bool pre_scan = params.segment_state != nullptr;
+    const uint32_t splits = pre_scan ? 2 * value_splits : value_splits;
+    const uint32_t split = cta % splits;
+    work.value_head = cta / splits % params.value_heads;
+    work.head = work.value_head / (params.value_heads / params.heads);
+    work.segment_index = cta / splits / params.value_heads;
+    work.segment = params.segments[work.segment_index];
+    if (work.segment.sequence < 0) {
+        return false;
+    }
+    const uint32_t segments = params.sequences[work.segment.sequence].segments;
+    work.is_last = work.segment.index + 1 == segments;
+    work.is_identity = split >= value_splits;
+    work.first_column = static_cast<int>(split % value_splits) * S::value_columns;
+    work.first_token = 0;
+    work.last_tokens = 0;
+    if (work.segment.chunks > 0) {
+        work.first_token = params.chunks[work.segment.first_chunk].first_token;
+        work.last_tokens = params.chunks[work.segment.first_chunk + work.segment.chunks - 1].tokens;
+    }
+    if (pre_scan && work.is_identity) {
+        return segments > 1 && (work.segment.index > 0 || params.m_of_first) && (!work.is_last || params.m_of_last);
+    }
+    return !pre_scan || !work.is_last;
+}
+
 // Where a thread stands.
 struct Lane {
     int thread;
@@ -188,45 +220,37 @@ struct TokenScalars {
     float rq;
 };
 
-constexpr int tokens_per_thread = S::threads < chunk_tokens ? chunk_tokens / S::threads : 1;
+static_assert(S::threads >= chunk_tokens);
 
-__device__ void load_scalars(TokenScalars (&scalars)[tokens_per_thread], const Params& params, const Work& work,
-                             uint32_t i) {
-    const int thread = Lane::here().thread;
+__device__ void load_scalars(TokenScalars& scalars, const Params& params, const Work& work, uint32_t i) {
+    const int t = Lane::here().thread;
     const int tokens = work.tokens(i);
-    for (int n = 0; n < tokens_per_thread; ++n) {
-        const int t = thread + n * S::threads;
+    if (t < chunk_tokens) {
         const uint64_t token = work.token(i) + (t < tokens ? t : 0);
-        if (t < chunk_tokens) {
-            scalars[n].gate = params.gate[token * params.value_heads + work.value_head];
-            scalars[n].last = params.gate[(work.token(i) + (tokens - 1)) * params.value_heads + work.value_head];
-            scalars[n].beta = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + work.value_head);
-            scalars[n].rk = params.rk[token * params.heads + work.head];
-            scalars[n].rq = S::output ? params.rq[token * params.heads + work.head] : 0.0f;
-        }
+        scalars.gate = params.gate[token * params.value_heads + work.value_head];
+        scalars.last = params.gate[(work.token(i) + (tokens - 1)) * params.value_heads + work.value_head];
+        scalars.beta = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + work.value_head);
+        scalars.rk = params.rk[token * params.heads + work.head];
+        scalars.rq = S::output ? params.rq[token * params.heads + work.head] : 0.0f;
     }
 }
 
-__device__ void make_factors(Factors& factors, const TokenScalars (&scalars)[tokens_per_thread], const Params& params,
-                             int tokens) {
-    const int thread = Lane::here().thread;
-    for (int n = 0; n < tokens_per_thread; ++n) {
-        const int t = thread + n * S::threads;
-        const bool live = t < tokens;
-        const auto& [gate, last, beta, rk, rq] = scalars[n];
-        if (t < chunk_tokens) {
-            factors.read[t] = live ? decay(gate) * rk : 0.0f;
-            factors.write[t] = live ? decay(last - gate) * rk : 0.0f;
-            factors.beta[t] = live ? beta : 0.0f;
-            if constexpr (S::output) {
-                factors.query[t] = live ? params.scale * rq * decay(gate) : 0.0f;
-                factors.gate[t] = live ? gate : last;
-                factors.rk[t] = live ? rk : 0.0f;
-                factors.rq[t] = live ? params.scale * rq : 0.0f;
-            }
-            if (t == 0) {
-                factors.last[0] = decay(last);
-            }
+__device__ void make_factors(Factors& factors, const TokenScalars& scalars, const Params& params, int tokens) {
+    const int t = Lane::here().thread;
+    const bool live = t < tokens;
+    const auto& [gate, last, beta, rk, rq] = scalars;
+    if (t < chunk_tokens) {
+        factors.read[t] = live ? decay(gate) * rk : 0.0f;
+        factors.write[t] = live ? decay(last - gate) * rk : 0.0f;
+        factors.beta[t] = live ? beta : 0.0f;
+        if constexpr (S::output) {
+            factors.query[t] = live ? params.scale * rq * decay(gate) : 0.0f;
+            factors.gate[t] = live ? gate : last;
+            factors.rk[t] = live ? rk : 0.0f;
+            factors.rq[t] = live ? params.scale * rq : 0.0f;
+        }
+        if (t == 0) {
+            factors.last[0] = decay(last);
         }
     }
 }
@@ -344,58 +368,57 @@ __device__ void update_state(State& state, const TokenWords& written, const KeyT
     }
 }
 
-// A 16 x 16 block of the lower triangle, counted row by row from the last. The warps take them in turn.
-struct WeightBlock {
-    int row;
-    int column;
+// Each of the first four warps makes 16 rows of P.
+static_assert(warps >= token_steps);
 
-    __device__ explicit WeightBlock(int index) {
-        row = 3 - (index >= 4) - (index >= 7) - (index >= 9);
-        column = index - (index >= 4 ? 4 : 0) - (index >= 7 ? 3 : 0) - (index >= 9 ? 2 : 0);
-    }
-};
+// Products of the warp's queries with the keys: 16 x 16 blocks, two tiles of 8 columns each.
+using WeightProducts = float[token_steps][2][4];
 
-constexpr int weight_blocks = token_steps * (token_steps + 1) / 2;
-
-// P of the warp's blocks. Every warp computes as many; what is past the last block is the last again, and not stored.
-__device__ void make_weights(SquareTile& p, const KeyTile& q, const KeyTile& k, const Factors& factors,
-                             const Lane& lane) {
-    constexpr int most = (weight_blocks + warps - 1) / warps;
+// read_state of the keys, and the products of the warp's queries with the same operands.
+__device__ void read_state_and_weigh(Tokens& out, WeightProducts& products, const State& state, const KeyTile& k,
+                                     const KeyTile& q, const Lane& lane) {
+    const KeyTile::Cursor cursor = lane.pieces_first(k);
     const KeyTile::Cursor queries = lane.rows_first(q);
-    const KeyTile::Cursor keys = lane.pieces_first(k);
-    float products[most][2][4] = {};
 #pragma unroll
     for (int i = 0; i < key_steps; ++i) {
+        uint32_t a[4];
+        to_words(a, state[2 * i], state[2 * i + 1]);
+        uint32_t rows[4];
+        ldmatrix_x4(rows, queries.at(16 * lane.warp, 2 * i));
 #pragma unroll
-        for (int n = 0; n < most; ++n) {
-            const WeightBlock block(min(lane.warp + n * warps, weight_blocks - 1));
-            uint32_t a[4];
+        for (int j = 0; j < token_steps; ++j) {
             uint32_t b[4];
-            ldmatrix_x4(a, queries.at(16 * block.row, 2 * i));
-            ldmatrix_x4(b, keys.at(16 * block.column, 2 * i));
-            multiply(products[n][0], products[n][1], a, b);
+            ldmatrix_x4(b, cursor.at(16 * j, 2 * i));
+            multiply(out[2 * j], out[2 * j + 1], a, b);
+            // Blocks above the diagonal too: a branch would cost more.
+            multiply(products[j][0], products[j][1], rows, b);
         }
     }
-    const SquareTile::Cursor weights_at = lane.rows_first(p);
+}
+
+// P from the products: scaled, decayed, and zero above the diagonal.
+__device__ void store_weights(SquareTile& p, WeightProducts& products, const Factors& factors, const Lane& lane) {
+    const SquareTile::Cursor target = lane.rows_first(p);
+    const int first = 16 * lane.warp + lane.fragment.group;
+    const float rq[2] = {factors.rq[first], factors.rq[first + 8]};
+    const float gate[2] = {factors.gate[first], factors.gate[first + 8]};
 #pragma unroll
-    for (int n = 0; n < most; ++n) {
-        const WeightBlock block(min(lane.warp + n * warps, weight_blocks - 1));
-        for (int half = 0; half < 2; ++half) {
-            const int tile = 2 * block.column + half;
-            const float2 gate = factor_of(factors.gate, tile, lane);
-            const float2 rk = factor_of(factors.rk, tile, lane);
-            for (int e = 0; e < 4; ++e) {
-                const int t = 16 * block.row + lane.fragment.group + 8 * (e / 2);
-                const int s = 8 * tile + 2 * lane.fragment.pair + e % 2;
-                const float product = factors.rq[t] * products[n][half][e] * (e % 2 ? rk.y : rk.x);
-                const float weight = product * decay(factors.gate[t] - (e % 2 ? gate.y : gate.x));
-                products[n][half][e] = s <= t ? weight : 0.0f;
+    for (int j = 0; j < token_steps; ++j) {
+        if (j <= lane.warp) {
+            for (int column = 0; column < 2; ++column) {
+                auto& sums = products[j][column];
+                const float2 gates = factor_of(factors.gate, 2 * j + column, lane);
+                const float2 rk = factor_of(factors.rk, 2 * j + column, lane);
+                for (int e = 0; e < 4; ++e) {
+                    const int s = 16 * j + 8 * column + 2 * lane.fragment.pair + e % 2;
+                    const float weight = rq[e / 2] * sums[e] * (e % 2 ? rk.y : rk.x);
+                    const float decayed = weight * decay(gate[e / 2] - (e % 2 ? gates.y : gates.x));
+                    sums[e] = s <= first + 8 * (e / 2) ? decayed : 0.0f;
+                }
             }
-        }
-        uint32_t words[4];
-        to_words(words, products[n][0], products[n][1]);
-        if (lane.warp + n * warps < weight_blocks) {
-            stmatrix_x4(weights_at.at(16 * block.row, 2 * block.column), words[0], words[1], words[2], words[3]);
+            uint32_t words[4];
+            to_words(words, products[j][0], products[j][1]);
+            stmatrix_x4(target.at(16 * lane.warp, 2 * j), words[0], words[1], words[2], words[3]);
         }
     }
 }
@@ -473,17 +496,29 @@ __device__ void make_output(Shared& shared, Tiles& stage, const State& state, co
     store_tokens(params.o, stage.v[lane.warp], words, params, work, lane, i);
 }
 
-template <class Shared>
-__device__ void scan_chunk(Shared& shared, State& state, const Params& params, const Work& work, uint32_t i) {
+// Chunk i. `load_next` starts the copies of the next one, behind the products that the state waits for.
+template <class Shared, class LoadNext>
+__device__ void scan_chunk(Shared& shared, State& state, const Params& params, const Work& work, uint32_t i,
+                           LoadNext load_next) {
     const Lane lane = Lane::here();
     auto& stage = shared.stage[i % stages];
     const Factors& factors = shared.factors[i % stages];
     ValueTile& values = stage.v[lane.warp];
-    if constexpr (S::output) {
-        make_weights(shared.p, stage.q, stage.k, factors, lane);
-    }
     Tokens sums = {};
-    read_state(sums, state, stage.k, lane);
+    if constexpr (S::output) {
+        if (warps == token_steps || lane.warp < token_steps) {
+            WeightProducts products = {};
+            read_state_and_weigh(sums, products, state, stage.k, stage.q, lane);
+            load_next();
+            store_weights(shared.p, products, factors, lane);
+        } else {
+            read_state(sums, state, stage.k, lane);
+            load_next();
+        }
+    } else {
+        read_state(sums, state, stage.k, lane);
+        load_next();
+    }
     TokenWords y;
     make_y(y, sums, values, factors, lane);
     // The warp has read V, whose place stores go through.
@@ -499,9 +534,10 @@ __device__ void scan_chunk(Shared& shared, State& state, const Params& params, c
     if constexpr (S::output) {
         make_output(shared, stage, state, plain, factors, params, work, lane, i);
     }
-    update_state(state, written, stage.k, factors.last[0], lane);
+    const Lane late = Lane::here();
+    update_state(state, written, stage.k, factors.last[0], late);
     if (params.h != nullptr && i + 1 < work.segment.chunks) {
-        store_state(params.h, values, state, params, work, lane, i + 1);
+        store_state(params.h, stage.v[late.warp], state, params, work, late, i + 1);
     }
 }
 
@@ -550,7 +586,7 @@ __device__ void store_final(State& state, const Params& params, const Work& work
 __device__ void scan(SharedMap& shared, const Params& params, const Work& work) {
     State state;
     load_state(state, params, work);
-    TokenScalars scalars[tokens_per_thread];
+    TokenScalars scalars;
     if (work.segment.chunks > 0) {
         load_chunk(shared.stage[0], params, work, 0);
         load_scalars(scalars, params, work, 0);
@@ -565,44 +601,19 @@ __device__ void scan(SharedMap& shared, const Params& params, const Work& work) 
         // Chunk i is there, and every warp has done with chunk i - 1, whose place the next one takes.
         __syncthreads();
         const bool more = i + 1 < work.segment.chunks;
-        if (more) {
-            load_chunk(shared.stage[(i + 1) % stages], params, work, i + 1);
-            load_scalars(scalars, params, work, i + 1);
-        }
-        scan_chunk(shared, state, params, work, i);
+        scan_chunk(shared, state, params, work, i, [&] {
+            if (more) {
+                load_chunk(shared.stage[(i + 1) % stages], params, work, i + 1);
+                load_scalars(scalars, params, work, i + 1);
+            }
+        });
         if (more) {
             make_factors(shared.factors[(i + 1) % stages], scalars, params, work.tokens(i + 1));
         }
     }
-    store_final(state, params, work);
-}
-
-// The CTA's part of a call; none for a padding segment and for what nobody reads.
-__device__ bool find_work(Work& work, const Params& params) {
-    const bool pre_scan = params.segment_state != nullptr;
-    const uint32_t splits = pre_scan ? 2 * value_splits : value_splits;
-    const uint32_t split = blockIdx.x % splits;
-    work.value_head = blockIdx.x / splits % params.value_heads;
-    work.head = work.value_head / (params.value_heads / params.heads);
-    work.segment_index = blockIdx.x / splits / params.value_heads;
-    work.segment = params.segments[work.segment_index];
-    if (work.segment.sequence < 0) {
-        return false;
-    }
-    const uint32_t segments = params.sequences[work.segment.sequence].segments;
-    work.is_last = work.segment.index + 1 == segments;
-    work.is_identity = split >= value_splits;
-    work.first_column = static_cast<int>(split % value_splits) * S::value_columns;
-    work.first_token = 0;
-    work.last_tokens = 0;
-    if (work.segment.chunks > 0) {
-        work.first_token = params.chunks[work.segment.first_chunk].first_token;
-        work.last_tokens = params.chunks[work.segment.first_chunk + work.segment.chunks - 1].tokens;
-    }
-    if (pre_scan && work.is_identity) {
-        return segments > 1 && (work.segment.index > 0 || params.m_of_first) && (!work.is_last || params.m_of_last);
-    }
-    return !pre_scan || !work.is_last;
+    Work at_end;
+    find_work(at_end, params);
+    store_final(state, params, at_end);
 }
 
 } // namespace bakewell

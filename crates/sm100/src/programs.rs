@@ -200,21 +200,9 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
-        variant: "scan_v32",
-        ptx: include_bytes!("../programs/gdn-scan_v32.ptx.zst"),
-        cubin: include_bytes!("../programs/gdn-scan_v32.cubin.zst"),
-    },
-    Embedded {
-        operation: Operation::Gdn,
         variant: "scan_v64",
         ptx: include_bytes!("../programs/gdn-scan_v64.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-scan_v64.cubin.zst"),
-    },
-    Embedded {
-        operation: Operation::Gdn,
-        variant: "states_v32",
-        ptx: include_bytes!("../programs/gdn-states_v32.ptx.zst"),
-        cubin: include_bytes!("../programs/gdn-states_v32.cubin.zst"),
     },
     Embedded {
         operation: Operation::Gdn,

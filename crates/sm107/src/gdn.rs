@@ -7,10 +7,8 @@ use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn};
 pub const SCHEDULES: &[Gdn] = &[
     Gdn::PREPARE,
     Gdn::SCAN_V64,
-    Gdn::SCAN_V32,
     Gdn::SCAN_V128,
     Gdn::STATES_V64,
-    Gdn::STATES_V32,
     Gdn::COMPOSE,
     Gdn::ADJOINT_V128,
     Gdn::ADJOINT_V64,

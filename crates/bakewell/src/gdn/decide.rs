@@ -327,7 +327,7 @@ impl Planner<'_> {
         }
         match pass {
             Pass::Forward => {
-                push(Role::Prepare, Stage::Prepare, chunks * problem.heads, 1)?;
+                push(Role::Prepare, Stage::Prepare, chunks * problem.value_heads, 1)?;
                 if cut {
                     push(Role::PreScan, Stage::States, scans, 2)?;
                     push(Role::Compose, Stage::Compose, composed, 1)?;

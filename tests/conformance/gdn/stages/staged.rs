@@ -124,7 +124,7 @@ impl<'a> Staged<'a> {
             .u32("value_heads", case.value_heads as u32)?
             .u32("beta_bf16", u32::from(case.beta_bf16))?
             .u32("l2norm", u32::from(case.l2norm))?;
-        self.launch(schedule, self.inputs.chunks().len() * case.heads, &block)
+        self.launch(schedule, self.inputs.chunks().len() * case.value_heads, &block)
     }
 
     /// What `prepare` writes, from the model: the other stages are tested on it.

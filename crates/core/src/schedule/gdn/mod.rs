@@ -165,14 +165,14 @@ pub struct Gdn {
 }
 
 impl Gdn {
-    /// Inverse of a chunk for every value head of a key head: a warp per 16 rows.
+    /// Inverse of a chunk for a value head: a warp.
     pub const PREPARE: Gdn = Gdn {
         name: "prepare",
         stage: Stage::Prepare,
         engine: Engine::Registers,
-        threads: 128,
+        threads: 32,
         value_columns: HEAD_DIM,
-        min_ctas_per_sm: 4,
+        min_ctas_per_sm: 12,
     };
 
     /// Tables from device offsets, by one CTA.
@@ -205,18 +205,12 @@ impl Gdn {
         min_ctas_per_sm: 2,
     };
 
-    /// A quarter of a head per CTA: where heads and segments do not fill the device.
-    pub const SCAN_V32: Gdn = Gdn { name: "scan_v32", threads: 64, value_columns: 32, ..Gdn::SCAN_V64 };
-
     /// A head per CTA: keys are loaded and multiplied with queries once, where heads fill the device.
     pub const SCAN_V128: Gdn =
         Gdn { name: "scan_v128", threads: 256, value_columns: 128, min_ctas_per_sm: 1, ..Gdn::SCAN_V64 };
 
     /// As [`Gdn::SCAN_V64`], without output.
     pub const STATES_V64: Gdn = Gdn { name: "states_v64", stage: Stage::States, ..Gdn::SCAN_V64 };
-
-    /// As [`Gdn::SCAN_V32`], without output.
-    pub const STATES_V32: Gdn = Gdn { name: "states_v32", stage: Stage::States, ..Gdn::SCAN_V32 };
 
     /// 16 value columns per CTA, the rows of one product.
     pub const COMPOSE: Gdn = Gdn {

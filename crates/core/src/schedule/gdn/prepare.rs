@@ -1,7 +1,7 @@
 //! Stage `prepare`: what a chunk's scan and backward share and the state does not touch.
 //!
-//! Grid: `chunk_count * heads` CTAs in x, the key heads of a chunk neighbours. A CTA loops over the value heads of its key
-//! head. CTAs of padding chunks return at once.
+//! Grid: `chunk_count * value_heads` CTAs in x, the value heads of a chunk neighbours. A CTA is one warp. CTAs of padding
+//! chunks return at once.
 
 use super::{CHUNK_TOKENS, HEAD_DIM, pointer, u32, u64};
 use crate::params::ParamLayout;
@@ -31,6 +31,6 @@ pub const PARAMS: ParamLayout = ParamLayout {
     ],
 };
 
-/// Bytes of dynamic shared memory: tiles of q and k, later 2 x 10 blocks of 16 x 24 floats, fewer bytes; the gates of
-/// each warp; 1 / norms of the keys.
-pub const SHARED_BYTES: u32 = 2 * CHUNK_TOKENS * HEAD_DIM * 2 + 4 * CHUNK_TOKENS * 4 + CHUNK_TOKENS * 4;
+/// Bytes of dynamic shared memory: the tile of k, later 10 blocks of 16 x 24 floats, then the inverse, both smaller; three
+/// factors of each token.
+pub const SHARED_BYTES: u32 = CHUNK_TOKENS * HEAD_DIM * 2 + 3 * CHUNK_TOKENS * 4;
