@@ -570,4 +570,28 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/gdn-tail.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-tail.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_scan",
+        ptx: include_bytes!("../programs/gdn-wgmma_scan.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_scan.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_scan_v64",
+        ptx: include_bytes!("../programs/gdn-wgmma_scan_v64.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_scan_v64.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_states",
+        ptx: include_bytes!("../programs/gdn-wgmma_states.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_states.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_states_v64",
+        ptx: include_bytes!("../programs/gdn-wgmma_states_v64.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_states_v64.cubin.zst"),
+    },
 ];

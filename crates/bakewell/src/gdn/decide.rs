@@ -201,6 +201,9 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
     })
 }
 
+/// Engine of the pre-scans, whatever that of the scans.
+const PRESCAN_ENGINE: Engine = Engine::Registers;
+
 /// A problem on an architecture, with the engine chosen.
 struct Planner<'p> {
     problem: &'p Gdn,
@@ -230,8 +233,8 @@ impl Planner<'_> {
 
     /// The program of a stage whose CTAs come `ctas` at a time per value column split: as many splits as the SMs hold
     /// at once, or as the pin says.
-    fn program(&self, stage: Stage, ctas: u64) -> Result<&'static Schedule> {
-        let mut found = self.programs(stage, self.choice.engine);
+    fn program(&self, engine: Engine, stage: Stage, ctas: u64) -> Result<&'static Schedule> {
+        let mut found = self.programs(stage, engine);
         if found.is_empty() {
             found = self.programs(stage, Engine::Registers);
         }
@@ -282,12 +285,13 @@ impl Planner<'_> {
     fn segment_chunks(&self, chunks: &[u64]) -> Result<u64> {
         let value_heads = self.problem.value_heads;
         let load = |segments: u64, before: u64| -> Result<Load> {
-            let scan = self.program(Stage::Scan, segments * value_heads)?;
+            let scan = self.program(self.choice.engine, Stage::Scan, segments * value_heads)?;
             let steps = self.choice.costs.scan_steps;
             let known = steps.iter().find(|(columns, _)| *columns == scan.value_columns).or(steps.first());
             let splits = u64::from(scan.value_splits());
             // Half of the CTAs of a pre-scan scan the values, half the identity.
-            let prescan_splits = 2 * u64::from(self.program(Stage::States, 2 * before * value_heads)?.value_splits());
+            let prescan = self.program(PRESCAN_ENGINE, Stage::States, 2 * before * value_heads)?;
+            let prescan_splits = 2 * u64::from(prescan.value_splits());
             Ok(Load {
                 step: known.map_or(0, |(_, nanoseconds)| *nanoseconds),
                 rounds: (segments * value_heads * splits).div_ceil(self.sm_count),
@@ -312,7 +316,11 @@ impl Planner<'_> {
         }
         let mut steps = Vec::new();
         let mut push = |role, stage, ctas: u64, per_split: u64| -> Result<()> {
-            let schedule = self.program(stage, ctas * per_split)?;
+            let engine = match role {
+                Role::PreScan | Role::AdjointPreScan => PRESCAN_ENGINE,
+                _ => self.choice.engine,
+            };
+            let schedule = self.program(engine, stage, ctas * per_split)?;
             let ctas = ctas * per_split * u64::from(schedule.value_splits());
             if let Some(config) = geometry(self.architecture.arch, schedule, ctas)? {
                 steps.push(Step { role, schedule, config });
@@ -332,7 +340,10 @@ impl Planner<'_> {
                     push(Role::PreScan, Stage::States, scans, 2)?;
                     push(Role::Compose, Stage::Compose, composed, 1)?;
                 }
-                push(Role::Scan, Stage::Scan, scans, 1)?;
+                // On warpgroup products one program leaves a tape, with or without outputs, and another none.
+                let tape = problem.training && problem.pins.save_state;
+                let stage = if tape && self.choice.engine == Engine::Wgmma { Stage::States } else { Stage::Scan };
+                push(Role::Scan, stage, scans, 1)?;
             }
             Pass::Backward => {
                 if !problem.pins.save_state {

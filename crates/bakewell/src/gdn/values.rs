@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bakewell_core::params::{ParamBlock, ParamKind, ParamLayout};
-use bakewell_core::schedule::gdn::{Chunk, Segment};
+use bakewell_core::schedule::gdn::{Chunk, Segment, wgmma};
+use bakewell_core::tensor_map::TensorMapRequest;
 use bakewell_core::{DType, Error, Result, TensorView};
 
 use super::decide::{Decision, Role, Step};
@@ -117,13 +118,53 @@ impl Values {
         values
     }
 
+    fn address(&self, name: &str) -> u64 {
+        if let Some(Value::Pointer(address)) = self.0.get(name) { *address } else { 0 }
+    }
+
+    fn size(&self, name: &str) -> u64 {
+        match self.0.get(name) {
+            Some(Value::U64(size)) => *size,
+            Some(Value::U32(size)) => (*size).into(),
+            _ => 0,
+        }
+    }
+
+    /// The tensor map of a field of the scans on warpgroup products, and the tensor it is of. A tensor that the call does
+    /// not have gets a map that no copy uses: its address, which a map must have, is that of the inverses.
+    fn map(&self, field: &'static str) -> Option<(&'static str, TensorMapRequest)> {
+        let tensor = field.strip_suffix("_map")?;
+        let address = if self.address(tensor) == 0 { self.address("a") } else { self.address(tensor) };
+        let matrices = self.size("chunk_count") * self.size("value_heads");
+        let (tokens, value_heads) = (self.size("tokens"), self.size("value_heads"));
+        let strided = |heads, panels| {
+            let stride = |of| self.size(&format!("{tensor}_{of}_stride"));
+            wgmma::heads_request(address, tokens, heads, stride("token"), stride("head"), panels)
+        };
+        let request = match tensor {
+            "q" | "k" => strided(self.size("heads"), 2),
+            "v" | "grad_o" => strided(value_heads, 1),
+            "o" | "v_new" | "dv" => wgmma::heads_request(address, tokens, value_heads, value_heads * 128, 128, 1),
+            "a" => wgmma::inverse_request(address, matrices),
+            "h" | "dh" => wgmma::states_request(address, matrices),
+            _ => return None,
+        };
+        Some((tensor, request))
+    }
+
     /// The bytes of a parameter block.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for a field that has no value.
-    pub(super) fn block(&self, layout: ParamLayout) -> Result<Vec<u8>> {
+    /// [`Error::Parameter`] for a field that has no value, or that of a tensor map.
+    pub(super) fn block(&self, layout: ParamLayout, binder: &Binder<'_>) -> Result<Vec<u8>> {
         let mut block = ParamBlock::new(layout);
         for field in layout.fields {
+            if field.kind == ParamKind::TensorMap
+                && let Some((tensor, request)) = self.map(field.name)
+            {
+                block.tensor_map(field.name, &binder.tensor_map(tensor, &request)?)?;
+                continue;
+            }
             match (field.kind, self.0.get(field.name)) {
                 (ParamKind::Pointer, Some(&Value::Pointer(address))) => block.pointer(field.name, address)?,
                 (ParamKind::U64, Some(&Value::U64(value))) => block.u64(field.name, value)?,
@@ -139,7 +180,8 @@ impl Values {
 /// Adds the launch of a step whose block these values fill.
 pub(super) fn launch(step: &Step, values: &Values, binder: &mut Binder<'_>) -> Result<()> {
     let layout = bakewell_core::schedule::Schedule::params(step.schedule);
-    binder.launch(step.schedule, step.config, values.block(layout)?)
+    let block = values.block(layout, binder)?;
+    binder.launch(step.schedule, step.config, block)
 }
 
 /// The values of stages that both calls have: copies and tables. `None` for any other.

@@ -21,7 +21,7 @@ pub(super) fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Devic
 }
 
 /// The cases that a stage is tested with on sm90; what they have in common is told by [`Case::default`].
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     vec![
         Case { lengths: &[64], ..Case::default() },
         Case { lengths: &[1, 0, 63, 65], h0: true, l2norm: true, packed: true, ..Case::default() },
@@ -127,7 +127,7 @@ fn prepare_is_the_same_on_every_architecture() {
 }
 
 /// States before the first chunk of every segment that is not its sequence's first; NaN elsewhere.
-fn starts(inputs: &Inputs, model: &Forward) -> Vec<f64> {
+pub(super) fn starts(inputs: &Inputs, model: &Forward) -> Vec<f64> {
     let states = inputs.case.value_heads * DIM * DIM;
     let of_segment = |segment: &Segment| match segment.index {
         0 => vec![f64::NAN; states],

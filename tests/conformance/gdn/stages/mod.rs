@@ -9,6 +9,7 @@
 //! | [`staged_backward`] | tensors of a backward on a device, and its launches |
 //! | [`forward`] | tests of the stages of a forward |
 //! | [`backward`] | tests of the stages of a backward |
+//! | [`wgmma`] | tests of the scans on Hopper's warpgroup products |
 
 mod backward;
 mod forward;
@@ -17,6 +18,7 @@ mod inputs;
 mod model;
 mod staged;
 mod staged_backward;
+mod wgmma;
 
 use bakewell_conformance::compare::{Tolerance, compare};
 

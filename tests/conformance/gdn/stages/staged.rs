@@ -1,7 +1,7 @@
 //! Tensors of a case on a device, and the launches of its stages.
 
 use bakewell::schedule::Schedule;
-use bakewell::schedule::gdn::{Gdn, Stage};
+use bakewell::schedule::gdn::{Engine, Gdn, Stage, wgmma};
 use bakewell::{Buffer, Device, LaunchConfig, Result, Stream};
 use bakewell_conformance::HostTensor;
 use bakewell_core::params::ParamBlock;
@@ -79,11 +79,17 @@ impl<'a> Staged<'a> {
         })
     }
 
-    /// The compiled schedules of a stage.
+    /// The compiled schedules of a stage on registers.
     pub(super) fn schedules(&self, stage: Stage) -> impl Iterator<Item = &'static Gdn> {
+        self.schedules_on(Engine::Registers, stage)
+    }
+
+    /// The compiled schedules of a stage on an engine.
+    pub(super) fn schedules_on(&self, engine: Engine, stage: Stage) -> impl Iterator<Item = &'static Gdn> {
         let arch = self.device.arch().expect("a device with programs");
         let architecture = bakewell::architectures::find(arch).expect("compiled in").architecture;
-        architecture.gdn.schedules.iter().filter(move |schedule| schedule.stage == stage)
+        let schedules = architecture.gdn.schedules.iter();
+        schedules.filter(move |schedule| schedule.engine == engine && schedule.stage == stage)
     }
 
     pub(super) fn launch(&self, schedule: &Gdn, ctas: usize, block: &ParamBlock) -> Result<()> {
@@ -137,6 +143,11 @@ impl<'a> Staged<'a> {
 
     /// `scan` or `states` over every segment, with everything that it may write.
     pub(super) fn scan(&self, schedule: &Gdn, start: Option<&Buffer>) -> Result<Scanned> {
+        self.scan_with(schedule, start, true)
+    }
+
+    /// The same with or without room for an output.
+    pub(super) fn scan_with(&self, schedule: &Gdn, start: Option<&Buffer>, output: bool) -> Result<Scanned> {
         let case = &self.inputs.case;
         let (segments, _) = self.inputs.segments();
         let values = (self.inputs.rows * case.value_heads * DIM * 2) as u64;
@@ -151,7 +162,7 @@ impl<'a> Staged<'a> {
         block
             .pointer("h0", self.h0.as_ref().map_or(0, Buffer::address))?
             .pointer("start", start.map_or(0, Buffer::address))?
-            .pointer("o", scanned.o.address())?
+            .pointer("o", if output { scanned.o.address() } else { 0 })?
             .pointer("v_new", scanned.v_new.address())?
             .pointer("h", scanned.h.address())?
             .pointer("ht", scanned.ht.address())?
@@ -159,9 +170,42 @@ impl<'a> Staged<'a> {
             .pointer("m", 0)?
             .u32("m_of_first", 0)?
             .u32("m_of_last", 0)?;
+        if schedule.engine == Engine::Wgmma {
+            let rows = |buffer: &Buffer| {
+                let token_stride = (case.value_heads * DIM) as u64;
+                Heads { address: buffer.address(), token_stride, head_stride: DIM as u64 }
+            };
+            let of_values = [("v", self.v), ("o", rows(&scanned.o)), ("v_new", rows(&scanned.v_new))];
+            self.write_maps(&mut block, &of_values, ("h", &scanned.h))?;
+        }
         let ctas = segments.len() * case.value_heads * schedule.value_splits() as usize;
         self.launch(schedule, ctas, &block)?;
         Ok(scanned)
+    }
+
+    /// The tensor maps of a scan on warpgroup products: those of q, k and A, of tensors of value heads, and of states.
+    pub(super) fn write_maps(
+        &self,
+        block: &mut ParamBlock,
+        of_values: &[(&'static str, Heads)],
+        (states_name, states): (&'static str, &Buffer),
+    ) -> Result<()> {
+        let case = &self.inputs.case;
+        let runtime = self.device.runtime().expect("a device with programs");
+        let matrices = (self.inputs.chunks().len() * case.value_heads) as u64;
+        let of_keys = [("q", self.q), ("k", self.k)];
+        let tensors = of_keys.iter().map(|tensor| (tensor, case.heads, 2));
+        for (&(name, at), heads, panels) in tensors.chain(of_values.iter().map(|tensor| (tensor, case.value_heads, 1)))
+        {
+            let (rows, heads) = (self.inputs.rows as u64, heads as u64);
+            let request = wgmma::heads_request(at.address, rows, heads, at.token_stride, at.head_stride, panels);
+            block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
+        }
+        let inverses = wgmma::inverse_request(self.a.address(), matrices);
+        block.tensor_map("a_map", &runtime.encode_tensor_map("a", &inverses)?)?;
+        let request = wgmma::states_request(states.address(), matrices);
+        block.tensor_map(&format!("{states_name}_map"), &runtime.encode_tensor_map(states_name, &request)?)?;
+        Ok(())
     }
 
     /// `scan` without a tape: nothing is asked for but the output.

@@ -12,6 +12,8 @@
 //! | [`tail`] | gradients of a chunk |
 //! | [`tables`] | the tables from offsets on the device |
 //! | [`copy`] | a tensor that cannot be read in place, made contiguous |
+//!
+//! [`wgmma`] has what is particular to the scans on Hopper's warpgroup products.
 
 pub mod adjoint;
 pub mod compose;
@@ -20,6 +22,7 @@ pub mod prepare;
 pub mod scan;
 pub mod tables;
 pub mod tail;
+pub mod wgmma;
 
 use serde::{Deserialize, Serialize};
 
@@ -256,6 +259,9 @@ impl Gdn {
 
     /// Bytes of dynamic shared memory of a CTA. The kernel asserts the same sum.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
+        if matches!(self.engine, Engine::Wgmma) {
+            return wgmma::shared_bytes(self);
+        }
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
             Stage::Scan | Stage::States => scan::shared_bytes(self),
@@ -278,6 +284,9 @@ impl Schedule for Gdn {
     }
 
     fn source(&self) -> (&'static str, &'static str) {
+        if self.engine == Engine::Wgmma {
+            return wgmma::SOURCE;
+        }
         match self.stage {
             Stage::Prepare => ("gdn/prepare.cu", "gdn_prepare"),
             Stage::Scan | Stage::States => ("gdn/scan.cu", "gdn_scan"),
@@ -290,6 +299,9 @@ impl Schedule for Gdn {
     }
 
     fn facts(&self) -> Vec<Fact> {
+        if self.engine == Engine::Wgmma {
+            return wgmma::facts(self);
+        }
         let mut facts = vec![
             Fact::int("threads", self.threads),
             Fact::int("value_columns", self.value_columns),
@@ -303,6 +315,9 @@ impl Schedule for Gdn {
     }
 
     fn budgets(&self) -> Budgets {
+        if self.engine == Engine::Wgmma {
+            return wgmma::budgets(self);
+        }
         Budgets {
             threads: self.threads,
             dynamic_shared_bytes: self.dynamic_shared_bytes(),
@@ -316,6 +331,9 @@ impl Schedule for Gdn {
     }
 
     fn params(&self) -> ParamLayout {
+        if self.engine == Engine::Wgmma {
+            return wgmma::SCAN_PARAMS;
+        }
         match self.stage {
             Stage::Prepare => prepare::PARAMS,
             Stage::Scan | Stage::States => scan::PARAMS,
@@ -332,7 +350,7 @@ impl Schedule for Gdn {
             (_, Stage::Tables | Stage::Copy) => &[],
             (Engine::Registers, Stage::Compose) => &["HMMA"],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
-            (Engine::Wgmma, _) => &["HGMMA"],
+            (Engine::Wgmma, _) => &["HGMMA", "UTMALDG", "SYNCS"],
         }
     }
 }
@@ -377,6 +395,10 @@ pub struct Costs {
 }
 
 impl Costs {
+    /// Hopper's warpgroup products, pre-scans on registers.
+    pub const WGMMA: Costs =
+        Costs { scan_steps: &[(128, 2700), (64, 1650)], prescan_step: 2600, boundary: 3000, launches: 10_000 };
+
     /// The engine of registers. Estimates until a device has said otherwise.
     pub const REGISTERS: Costs = Costs {
         scan_steps: &[(128, 4000), (64, 2000), (32, 1500)],

@@ -1,0 +1,214 @@
+//! The scans on Hopper's warpgroup products: `kernels/gdn/hopper_*`.
+//!
+//! Grids, tables and fields are those of the register engine. In front of the fields stand tensor maps, made by
+//! [`heads_request`], [`inverse_request`] and [`states_request`]; strides of tensors that a map describes are not read.
+//!
+//! | program | serves | writes |
+//! |---|---|---|
+//! | `Stage::Scan` | forward that keeps no states | `o`, `ht` |
+//! | `Stage::States` | forward with tape, and the tape again when `o` is null | `v_new`, `h`, `o`, `ht` |
+//!
+//! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
+//! warpgroup and one that loads work ahead of the state.
+
+use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, scan};
+use crate::params::{ParamField, ParamKind, ParamLayout};
+use crate::schedule::{Budgets, Fact};
+use crate::tensor_map::{MapType, Swizzle, TensorMapRequest};
+
+/// Threads of a warpgroup.
+const WARPGROUP: u32 = 128;
+/// Value columns of a state warpgroup: M of the products.
+const WARPGROUP_VALUES: u32 = 64;
+/// Bytes of a panel: 64 rows of 64 BF16 elements.
+const PANEL_BYTES: u32 = 64 * 128;
+
+/// Bytes of what a CTA works on: a segment, an index, a head, value columns, and the walk over its chunks.
+const WORK_BYTES: u32 = 48;
+
+/// What differs between the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wgmma {
+    /// Chunks whose tiles are in shared memory.
+    pub stages: u32,
+    /// Chunks that the helper may have prepared ahead of the state.
+    pub slots: u32,
+    /// Whether states are stored.
+    pub snapshots: bool,
+    /// Registers of a thread of a state warpgroup.
+    pub state_registers: u32,
+    /// Registers of a thread of the helper warpgroup.
+    pub helper_registers: u32,
+    /// Registers of a thread of the warpgroup that loads.
+    pub load_registers: u32,
+}
+
+impl Wgmma {
+    /// The facts of a schedule.
+    pub const fn of(schedule: &Gdn) -> Wgmma {
+        let snapshots = !matches!(schedule.stage, Stage::Scan);
+        if schedule.value_columns == HEAD_DIM {
+            Wgmma { stages: 3, slots: 2, snapshots, state_registers: 208, helper_registers: 72, load_registers: 24 }
+        } else {
+            let stages = if snapshots { 3 } else { 4 };
+            Wgmma { stages, slots: 3, snapshots, state_registers: 240, helper_registers: 160, load_registers: 40 }
+        }
+    }
+}
+
+const fn state_warpgroups(schedule: &Gdn) -> u32 {
+    schedule.value_columns / WARPGROUP_VALUES
+}
+
+/// A ring of tiles, one of what the helper makes, and a place of rows for each state warpgroup; full and empty.
+const fn barriers(schedule: &Gdn) -> u32 {
+    let facts = Wgmma::of(schedule);
+    2 * (facts.stages + facts.slots + state_warpgroups(schedule))
+}
+
+/// Bytes of dynamic shared memory: barriers and tables, masked products, tiles, snapshots of the state.
+pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
+    let facts = Wgmma::of(schedule);
+    let warpgroups = state_warpgroups(schedule);
+    // Four factors per token and the decay of the chunk, padded to 16 bytes; three more factors for the helper.
+    let tables = (4 * CHUNK_TOKENS * 4 + 16) + 3 * CHUNK_TOKENS * 4;
+    let head = (8 * barriers(schedule)).next_multiple_of(16) + facts.slots * tables + WORK_BYTES;
+    let chunk = (2 + 2 + warpgroups + 1) * PANEL_BYTES;
+    let snapshots = if facts.snapshots { warpgroups * 2 * PANEL_BYTES } else { 0 };
+    head.next_multiple_of(1024) + facts.slots * PANEL_BYTES + facts.stages * chunk + snapshots
+}
+
+pub(super) fn budgets(schedule: &Gdn) -> Budgets {
+    Budgets {
+        threads: schedule.threads,
+        dynamic_shared_bytes: shared_bytes(schedule),
+        barrier_bytes: 8 * barriers(schedule),
+        tmem_columns: 0,
+    }
+}
+
+pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
+    let facts = Wgmma::of(schedule);
+    vec![
+        Fact::int("threads", schedule.threads),
+        Fact::int("value_columns", schedule.value_columns),
+        Fact::int("stages", facts.stages),
+        Fact::int("slots", facts.slots),
+        Fact::bool("snapshots", facts.snapshots),
+        Fact::int("state_registers", facts.state_registers),
+        Fact::int("helper_registers", facts.helper_registers),
+        Fact::int("load_registers", facts.load_registers),
+        Fact::bool("backward", matches!(schedule.stage, Stage::Adjoint)),
+    ]
+}
+
+/// Kernel and entry of every program.
+pub(super) const SOURCE: (&str, &str) = ("gdn/hopper_forward.cu", "gdn_forward_wgmma");
+
+const SCAN_MAPS: [&str; 7] = ["q_map", "k_map", "v_map", "a_map", "h_map", "o_map", "v_new_map"];
+
+/// Fields of the parameter block of the forward scan: tensor maps, then those of [`scan::PARAMS`].
+pub const SCAN_PARAMS: ParamLayout = ParamLayout {
+    fields: &with_maps::<{ SCAN_MAPS.len() + scan::PARAMS.fields.len() }>(&SCAN_MAPS, scan::PARAMS.fields),
+};
+
+const fn with_maps<const N: usize>(maps: &[&'static str], fields: &[ParamField]) -> [ParamField; N] {
+    let mut all = [ParamField { name: "", kind: ParamKind::TensorMap }; N];
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < maps.len() {
+            ParamField { name: maps[i], kind: ParamKind::TensorMap }
+        } else {
+            fields[i - maps.len()]
+        };
+        i += 1;
+    }
+    all
+}
+
+/// Map of a `[tokens, heads, 128]` BF16 tensor with any strides, in elements. Boxes hold 64 tokens of `panels` halves of
+/// a head: 2 for q and k, 1 for the tensors of value heads.
+pub fn heads_request(
+    address: u64,
+    tokens: u64,
+    heads: u64,
+    token_stride: u64,
+    head_stride: u64,
+    panels: u32,
+) -> TensorMapRequest {
+    TensorMapRequest::tiled(
+        MapType::Bf16,
+        address,
+        &[64, tokens, 2, heads],
+        &[2 * token_stride, 128, 2 * head_stride],
+        &[64, CHUNK_TOKENS, panels, 1],
+        Swizzle::B128,
+    )
+}
+
+/// Map of the `[matrices, 64, 64]` BF16 inverses; `matrices`: chunks times value heads.
+pub fn inverse_request(address: u64, matrices: u64) -> TensorMapRequest {
+    let rows = u64::from(CHUNK_TOKENS);
+    let dims = [rows, rows, matrices];
+    TensorMapRequest::tiled(MapType::Bf16, address, &dims, &[128, 8192], &[64, CHUNK_TOKENS, 1], Swizzle::B128)
+}
+
+/// Map of the `[matrices, 128 V, 128 K]` BF16 states `h` or `dh`; boxes hold a warp's 16 rows.
+pub fn states_request(address: u64, matrices: u64) -> TensorMapRequest {
+    let dims = [64, u64::from(HEAD_DIM), 2, matrices];
+    TensorMapRequest::tiled(MapType::Bf16, address, &dims, &[256, 128, 32768], &[64, 16, 2, 1], Swizzle::B128)
+}
+
+impl Gdn {
+    /// Forward without tape, a head per CTA: where heads fill the device.
+    pub const WGMMA_SCAN: Gdn = Gdn {
+        name: "wgmma_scan",
+        stage: Stage::Scan,
+        engine: Engine::Wgmma,
+        threads: 4 * WARPGROUP,
+        value_columns: HEAD_DIM,
+        min_ctas_per_sm: 1,
+        ..Gdn::PREPARE
+    };
+
+    /// Forward without tape, half a head per CTA: where heads do not fill the device.
+    pub const WGMMA_SCAN_V64: Gdn = Gdn { name: "wgmma_scan_v64", ..half(Gdn::WGMMA_SCAN) };
+
+    /// Forward with tape.
+    pub const WGMMA_STATES: Gdn = Gdn { name: "wgmma_states", stage: Stage::States, ..Gdn::WGMMA_SCAN };
+
+    /// Forward with tape, half a head per CTA.
+    pub const WGMMA_STATES_V64: Gdn = Gdn { name: "wgmma_states_v64", ..half(Gdn::WGMMA_STATES) };
+}
+
+const fn half(schedule: Gdn) -> Gdn {
+    Gdn { threads: schedule.threads - WARPGROUP, value_columns: WARPGROUP_VALUES, ..schedule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Gdn; 4] = [Gdn::WGMMA_SCAN, Gdn::WGMMA_SCAN_V64, Gdn::WGMMA_STATES, Gdn::WGMMA_STATES_V64];
+
+    #[test]
+    fn budgets_fit_an_sm() {
+        for schedule in ALL {
+            let facts = Wgmma::of(&schedule);
+            assert!(shared_bytes(&schedule) <= 227 * 1024, "{}", schedule.name);
+            let registers =
+                state_warpgroups(&schedule) * facts.state_registers + facts.helper_registers + facts.load_registers;
+            assert!(registers * WARPGROUP <= 65_536, "{}", schedule.name);
+            // Registers are given back, or taken, from what the launch gave every thread.
+            let launch = 65_536 / schedule.threads / 8 * 8;
+            assert!(facts.state_registers >= launch, "{}", schedule.name);
+            assert!(facts.helper_registers <= launch && facts.load_registers <= launch, "{}", schedule.name);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_the_register_engine_follow_the_maps() {
+        assert_eq!(&SCAN_PARAMS.fields[SCAN_MAPS.len()..], scan::PARAMS.fields);
+        assert_eq!(SCAN_PARAMS.align(), 64);
+    }
+}

@@ -1,0 +1,306 @@
+// Forward scan of the gated delta rule on the warpgroup tensor cores of sm_90a, given the chunk inverses A.
+//
+//   X = V - e^c o (K S)    Vn = A (beta o X)    O = scale e^c o (Q S) + P Vn    S+ = e^{c_last} S + K^T (e^{c_last - c} o Vn)
+//
+// Products are transposed, so that the state, X and Vn stay in the registers of one warpgroup: accumulators become left
+// operands in place. r_q and r_k of the l2 norm are folded into the tables; q and k are the caller's own tensors.
+//
+//   load   | tiles of later chunks ...
+//   helper | tables and P of a later chunk ...
+//   state  | K S    | A Y          | Q S                    | K^T Vn     | P Vn        | K S of i + 1 | ...
+//          | V      | X, Y         | O of i - 1 out, decay S | scale Q S | S to BF16   |
+//
+// With a tape, v_new and the state at each chunk's start are stored as well; without `o` they alone are.
+
+#include "hopper_forward_params.cuh"
+#include "hopper_scan.cuh"
+
+namespace bakewell {
+
+class Forward {
+    const Params& params;
+    SharedMap& shared;
+    const Work& work;
+    const Walk& walk;
+    int warpgroup;
+    StateTile state;
+    BarrierRing<slots>::Consumer prepared;
+    RowStager rows;
+    wgmma::Accumulator64 product; // K S, then A Y
+    wgmma::Accumulator64 output;  // Q S, then O
+    wgmma::Fragment v_new[token_steps];
+
+    __device__ ChunkTiles& tiles(int step) const { return shared.tiles[step % S::stages]; }
+    __device__ const Tables& tables(int step) const { return shared.head.tables[step % slots]; }
+
+    __device__ void load_state() {
+        if (work.segment.index > 0) {
+            state.load_value_major(params.start + work.state_offset(work.segment_index, params.value_heads));
+        } else {
+            const int64_t offset = work.state_offset(work.segment.sequence, params.value_heads);
+            state.load_key_major(params.h0 ? params.h0 + offset : nullptr);
+        }
+    }
+
+    __device__ void store_state() const {
+        if (work.last_segment && params.ht) {
+            state.store_key_major(params.ht + work.state_offset(work.segment.sequence, params.value_heads));
+        }
+    }
+
+    __device__ Snapshot& snapshot() const {
+        return reinterpret_cast<Snapshot*>(shared.snapshot)[warpgroup * warpgroup_warps + state.at.warp];
+    }
+
+    // Stages rows of a [tokens, value_heads, 128] tensor.
+    template <class Fragment>
+    __device__ void stage(int step, void* tensor, Fragment fragment) {
+        const int64_t head_row = walk.token(step) * params.value_heads + work.value_head;
+        uint16_t* first_row = static_cast<uint16_t*>(tensor) + head_row * head_dim + state.first_value;
+        rows.stage(state.at, tiles(step).values[warpgroup], fragment, tensor ? first_row : nullptr,
+                   static_cast<int64_t>(params.value_heads) * head_dim, walk.tokens(step));
+    }
+
+    // V of a chunk, transposed.
+    __device__ void load_values(wgmma::Fragment (&v)[token_steps], int step) const {
+#pragma unroll
+        for (int k = 0; k < token_steps; ++k) {
+            ldmatrix_x4_transposed(v[k], state.at.transposed(tiles(step).values[warpgroup], k));
+        }
+    }
+
+    // Y = beta o V - beta e^c o (K S), as an operand, in place of V.
+    __device__ void bracket(wgmma::Fragment (&v)[token_steps], const Tables& factors) const {
+#pragma unroll
+        for (int k = 0; k < token_steps; ++k) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int token = state.at.column(2 * k + j / 2), index = 8 * k + 2 * j;
+                const float2 beta = *reinterpret_cast<const float2*>(&factors.beta[token]);
+                const float2 erase = *reinterpret_cast<const float2*>(&factors.erase[token]);
+                v[k][j] = pack_bf16(fmaf(beta.x, low_float(v[k][j]), erase.x * product[index]),
+                                    fmaf(beta.y, high_float(v[k][j]), erase.y * product[index + 1]));
+            }
+        }
+    }
+
+    // Starts K S of a chunk, once it is prepared.
+    __device__ void multiply_keys(int step) {
+        state.round();
+        prepared.wait();
+        wgmma::fence();
+        multiply_by_rows(product, state.operand, tiles(step).k);
+        wgmma::commit();
+    }
+
+    // Starts A Y of a chunk.
+    __device__ void multiply_inverse(int step) {
+        bracket(v_new, tables(step));
+        wgmma::fence();
+        multiply_by_rows(product, v_new, tiles(step).a, false);
+        wgmma::commit();
+    }
+
+    // Starts Q S of a chunk, in the registers that the output of the chunk before has left.
+    __device__ void multiply_queries(int step) {
+        wgmma::fence();
+        multiply_by_rows(output, state.operand, tiles(step).q);
+        wgmma::commit();
+        if constexpr (S::snapshots) {
+            state.write_snapshot(snapshot());
+        }
+    }
+
+    // Starts the state update by Vn.
+    __device__ void multiply_values(int step) {
+        pack_fragments(v_new, product);
+        state.scale_columns(product, tables(step).decay);
+        wgmma::Fragment decayed[token_steps];
+        pack_fragments(decayed, product);
+        wgmma::fence();
+        multiply_by_columns(state.s, decayed, tiles(step).k);
+        wgmma::commit();
+    }
+
+    // Starts P Vn; with a tape, Vn leaves.
+    __device__ void multiply_products(int step) {
+        wgmma::fence();
+        multiply_by_rows(output, v_new, shared.p[step % slots], true);
+        wgmma::commit();
+        if constexpr (S::snapshots) {
+            stage(step, params.v_new, [&](int k, wgmma::Fragment& m) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    m[j] = v_new[k][j];
+                }
+            });
+            cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+            rows.send(state.at.lane);
+        }
+    }
+
+    // One chunk where a state warpgroup is alone: the chain K S, A Y, K^T Vn first, everything else behind its products.
+    template <bool first>
+    __device__ void advance_alone(int step) {
+        multiply_keys(step);
+        load_values(v_new, step);
+        wgmma::wait<0>(); // K S, and P Vn of the chunk before
+        wgmma::settle(product);
+        wgmma::settle(output);
+        multiply_inverse(step);
+        stage_output<first>(step - 1);
+        multiply_queries(step);
+        depart<first>(step);
+        state.scale(tables(step).total);
+        wgmma::wait<1>(); // A Y
+        wgmma::settle(product);
+        multiply_values(step);
+        wgmma::wait<1>(); // Q S
+        wgmma::settle(output);
+        state.scale_columns(output, tables(step).output);
+        multiply_products(step);
+        wgmma::wait<1>(); // the update
+        wgmma::settle(state.s);
+    }
+
+    // The first half of a chunk where two state warpgroups share the tensor cores. They fill each other's gaps; what counts
+    // is registers, so the rounded state is gone before Vn is made. The chunk before, if there is one, ends behind K S.
+    template <bool first>
+    __device__ void begin_shared(int step) {
+        multiply_keys(step);
+        if constexpr (!first) {
+            wgmma::wait<1>(); // P Vn
+            wgmma::settle(output);
+        }
+        stage_output<first>(step - 1);
+        multiply_queries(step);
+        depart<first>(step);
+        state.scale(tables(step).total);
+        load_values(v_new, step);
+        wgmma::wait<1>(); // K S
+        wgmma::settle(product);
+        multiply_inverse(step);
+        wgmma::wait<1>(); // Q S
+        wgmma::settle(output);
+        state.scale_columns(output, tables(step).output);
+        wgmma::wait<0>(); // A Y
+        wgmma::settle(product);
+    }
+
+    __device__ void end_shared(int step) {
+        multiply_values(step);
+        multiply_products(step);
+        wgmma::wait<1>(); // the update
+        wgmma::settle(state.s);
+    }
+
+    // Stages the output of a chunk, if there is one.
+    template <bool none>
+    __device__ void stage_output(int step) {
+        if constexpr (!none) {
+            stage(step, params.o, [&](int k, wgmma::Fragment& m) {
+                pack_fragment(m, k, [&](int i) { return output[i]; });
+            });
+        }
+    }
+
+    // The output of the chunk before, if there is one, and the state before this one leave; tiles are free again.
+    template <bool first>
+    __device__ void depart(int step) {
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+        if constexpr (!first) {
+            rows.send(state.at.lane);
+            release_chunk(shared.head.barriers, step - 1, state.at.lane);
+        }
+        if constexpr (S::snapshots) {
+            __syncwarp();
+            if (state.at.lane == 0) {
+                const int index = walk.chunk(step) * static_cast<int>(params.value_heads) + work.value_head;
+                state.send_snapshot(snapshot(), params.h_map, index);
+            }
+        }
+    }
+
+  public:
+    __device__ Forward(const Params& params, SharedMap& shared, int warpgroup)
+        : params(params), shared(shared), work(shared.head.work), walk(work.walk), warpgroup(warpgroup),
+          state(work.first_panel + warpgroup > 0 ? values_per_warpgroup : 0), prepared(shared.head.barriers.prepared),
+          rows(shared.head.barriers.rows[warpgroup]) {
+        load_state();
+    }
+
+    __device__ void run() {
+        if (walk.count > 0) {
+            // Nothing runs across an iteration's end but P Vn: the assembler follows accumulators within one only.
+            if constexpr (state_warpgroups == 1) {
+                advance_alone<true>(0);
+                for (int step = 1; step < walk.count; ++step) {
+                    advance_alone<false>(step);
+                }
+            } else {
+                begin_shared<true>(0);
+                for (int step = 1; step < walk.count; ++step) {
+                    end_shared(step - 1);
+                    begin_shared<false>(step);
+                }
+                end_shared(walk.count - 1);
+            }
+            wgmma::wait<0>();
+            wgmma::settle(output);
+            stage_output<false>(walk.count - 1);
+            cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+            rows.send(state.at.lane);
+        }
+        store_state();
+        wait_stores_read<0>();
+    }
+};
+
+} // namespace bakewell
+
+extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
+    gdn_forward_wgmma(const __grid_constant__ bakewell::Params params) {
+    using namespace bakewell;
+    extern __shared__ __align__(swizzle_period) uint8_t shared_bytes[];
+    SharedMap& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
+    if (threadIdx.x == 0) {
+        init_barriers(shared.head.barriers);
+        shared.head.work = Work::of_block(params);
+        for (const TensorMap* map : {&params.q_map, &params.k_map, &params.v_map, &params.a_map}) {
+            prefetch_tensor_map(*map);
+        }
+    }
+    __syncthreads();
+
+    const Work& work = shared.head.work;
+    if (work.padding()) {
+        return;
+    }
+    const int warpgroup = threadIdx.x / warpgroup_threads;
+    if (warpgroup < state_warpgroups) {
+        cuda::ptx::setmaxnreg_inc(cuda::ptx::n32_t<S::state_registers>{});
+        Forward(params, shared, warpgroup).run();
+    } else {
+        const HelperInputs inputs{params.q_map,
+                                  params.k_map,
+                                  params.a_map,
+                                  params.v_map,
+                                  params.rq,
+                                  params.rk,
+                                  params.gate,
+                                  params.beta,
+                                  params.beta_token_stride,
+                                  params.beta_bf16 != 0,
+                                  params.scale,
+                                  static_cast<int>(params.heads),
+                                  static_cast<int>(params.value_heads),
+                                  work.value_head,
+                                  work.first_panel};
+        run_others(warpgroup, inputs, shared, [&](RowSender& sender, int step, const Panel& place, int panel) {
+            if constexpr (S::snapshots) {
+                sender.send(params.v_new_map, place, work.walk, step, panel, work.value_head, true);
+            }
+            sender.send(params.o_map, place, work.walk, step, panel, work.value_head, params.o != nullptr);
+        });
+    }
+}
