@@ -1,15 +1,16 @@
 // Hidden states to NVFP4 activation, two token rows a CTA:
 //
 //   n = bf16(x * rsqrt(mean(x^2) + eps) * weight)      h = bf16(n * bf16(1 + scale[row]) + shift[row])
-//   h -> E2M1 codes and one E4M3 scale per 16 elements
+//   h -> E2M1 codes and one E4M3 scale per 16 elements; where the schedule says so, their values as an operand image too
 //
 //   warps 0 1  row 2b     | load x, add squares | meet | normalise, modulate, quantise, store, chunk by chunk
 //   warps 2 3  row 2b + 1 | the same
 //
-// The grid covers the rows that round the tokens up to whole scale tiles: their scale bytes are zeros. The arithmetic is
+// The grid covers the rows that round the tokens up to whole scale tiles: their scale bytes, and their rows of the image, are zeros. The arithmetic is
 // canonical (every operation rounded to nearest even, in a fixed order), so that the bytes are those of a CPU.
 
 #include "../device/element.cuh"
+#include "image.cuh"
 #include "quantise.cuh"
 #include "scale_layout.cuh"
 #include "schedule.cuh"
@@ -29,6 +30,7 @@ struct Params {
     const float* global_scale;   // [1]
     uint32_t* activation_q;      // E2M1 [tokens, hidden / 8 words]
     uint8_t* activation_sf;      // E4M3, tiles of 128 rows x 4 groups
+    uint8_t* image;              // operand image of [tokens, hidden], rows rounded up to blocks; null without
     uint4* debug_adaln;          // bf16 [tokens, hidden], or null
     uint8_t* out_sf;             // scales of the GEMM's output whose last tiles are to be zeroed, or null
     uint64_t out_sf_bytes;       // of one destination
@@ -194,6 +196,13 @@ struct OutputRow {
         }
     }
 
+    __device__ void store_image(uint32_t chunk, uint4 values) const {
+        if (S::image && lane.has(chunk)) {
+            const uint64_t offset = image_chunk_offset(row, lane.index(chunk) * vector_values, lane.vectors * vector_values);
+            *reinterpret_cast<uint4*>(params.image + offset) = values;
+        }
+    }
+
     // Codes and scales of one chunk. The whole warp calls it: two lanes share a block, eight a word of scales.
     __device__ void quantise(uint32_t chunk, const Values& h, GlobalScale global) const {
         float largest = 0;
@@ -203,9 +212,11 @@ struct OutputRow {
         }
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         const BlockScale scale(largest, global);
+        const uint32_t codes = encode_e2m1<S::e2m1_instruction>(h.at, scale.inverse);
         if (lane.has(chunk)) {
-            params.activation_q[vector(chunk)] = encode_e2m1<S::e2m1_instruction>(h.at, scale.inverse);
+            params.activation_q[vector(chunk)] = codes;
         }
+        store_image(chunk, decode_bf16(codes, scale_to_bf16x2(scale.byte)));
         const uint32_t pair = scale.byte | __shfl_down_sync(~0u, scale.byte, 2) << 8;
         store_scales(chunk, pair | __shfl_down_sync(~0u, pair, 4) << 16);
     }
@@ -218,11 +229,12 @@ struct OutputRow {
         }
     }
 
-    // A row outside the table, or, with scales only, one past the last token.
-    __device__ void zero(bool only_scales) const {
+    // A row outside the table, or one past the last token, which is in scales and image only.
+    __device__ void zero(bool live) const {
         for (uint32_t chunk = 0; chunk < lane.chunks(); ++chunk) {
             store_scales(chunk, 0);
-            if (!only_scales && lane.has(chunk)) {
+            store_image(chunk, make_uint4(0, 0, 0, 0));
+            if (live && lane.has(chunk)) {
                 params.activation_q[vector(chunk)] = 0;
                 if (params.debug_adaln != nullptr) {
                     params.debug_adaln[vector(chunk)] = make_uint4(0, 0, 0, 0);
@@ -264,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
 
     const OutputRow out{params, lane, row};
     if (table_row < 0 || table_row >= static_cast<int64_t>(params.table_rows)) {
-        out.zero(!live);
+        out.zero(live);
         return;
     }
     const uint64_t table_offset = table_row * vectors;

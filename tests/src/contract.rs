@@ -175,7 +175,7 @@ impl<I: CallInputs> Contract<I> {
                 views.put(name, t.buffer(name).view(other, &shape).unwrap())
             });
             let strides = contiguous(&shape);
-            let between = if dtype.bytes() == 1 { 8 } else { dtype.bytes() / 2 };
+            let between = if dtype.bytes() == 1 { 4 } else { dtype.bytes() / 2 };
             self.refuses(name, Property::Alignment, |t, views| {
                 views.put(name, t.buffer(name).strided_view(between, dtype, &shape, &strides).unwrap());
             });
@@ -276,7 +276,7 @@ impl<I: CallInputs> Contract<I> {
         }
     }
 
-    /// A binding allocates the workspace and loads the programs, each launch only launches them, and a dropped binding
+    /// A binding allocates the workspace, runs what prepares and loads the programs, each launch only launches them, and a dropped binding
     /// gives its memory back. Returns what binding asked of the device.
     ///
     /// # Panics
@@ -292,7 +292,10 @@ impl<I: CallInputs> Contract<I> {
         let binding = recording.take_calls();
         assert_eq!(binding.first(), Some(&Call::Allocate(tensors.plan.workspace_bytes())));
         let loaded: Vec<&String> = binding.iter().filter_map(loaded).collect();
+        let (prepared, loaded) = loaded.split_at(tensors.plan.preparations().len());
         assert_eq!(loaded, tensors.plan.programs().iter().collect::<Vec<_>>());
+        let run = binding.iter().filter(|call| matches!(call, Call::Launch(..)));
+        assert_eq!(run.count(), prepared.len(), "only preparations run while binding");
         for &stream in streams {
             bound.launch(stream).unwrap();
             let calls = recording.take_calls();

@@ -84,6 +84,19 @@ pub(crate) fn check_workspace(workspace: &TensorView<'_>, needed: u64) -> Result
     Ok(())
 }
 
+/// An optional tensor, there exactly when the problem wants it.
+pub(crate) fn check_presence<'v, 'a>(
+    name: &'static str,
+    view: Option<&'v TensorView<'a>>,
+    wanted: bool,
+) -> Result<Option<&'v TensorView<'a>>> {
+    match (view, wanted) {
+        (Some(_), true) | (None, false) => Ok(view),
+        (Some(_), false) => Err(Error::argument(name, Property::Presence, "no tensor, as planned", "a tensor")),
+        (None, true) => Err(Error::argument(name, Property::Presence, "a tensor, as planned", "none")),
+    }
+}
+
 /// Checks an optional tensor: there exactly when the problem wants it, contiguous and aligned to its elements.
 pub(crate) fn check_optional(
     name: &'static str,
@@ -92,12 +105,13 @@ pub(crate) fn check_optional(
     dtype: DType,
     shape: &[u64],
 ) -> Result<()> {
-    match (view, wanted) {
-        (Some(view), true) => check_dense(name, view, dtype, shape),
-        (None, false) => Ok(()),
-        (Some(_), false) => Err(Error::argument(name, Property::Presence, "no tensor, as planned", "a tensor")),
-        (None, true) => Err(Error::argument(name, Property::Presence, "a tensor, as planned", "none")),
-    }
+    check_presence(name, view, wanted)?.map_or(Ok(()), |view| check_dense(name, view, dtype, shape))
+}
+
+/// Checks type and shape of an E4M3 tensor, which may also come as bytes.
+pub(crate) fn check_byte_type(name: &'static str, view: &TensorView<'_>, shape: &[u64]) -> Result<()> {
+    let dtype = if view.dtype() == DType::U8 { DType::U8 } else { DType::E4m3 };
+    view.expect(name, dtype, shape)
 }
 
 /// Checks a tensor of this type and shape that must be contiguous, aligned to its elements.

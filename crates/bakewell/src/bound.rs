@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bakewell_core::runtime::Kernel;
-use bakewell_core::{Buffer, LaunchConfig, Operation, Result, Runtime, Stream};
+use bakewell_core::{Buffer, Error, LaunchConfig, Operation, Result, Runtime, Stream};
 
 /// A checked, loaded and encoded call. [`Bound::launch`] only enqueues it.
 ///
@@ -64,6 +64,23 @@ impl<'a> Bound<'a> {
                 .try_for_each(|launch| runtime.launch(launch.kernel, &launch.config, &launch.params, stream)),
             Work::Host(work) => work(),
         }
+    }
+}
+
+impl Bound<'_> {
+    /// Enqueues one kernel of the launch alone, to time it: its inputs are those that an earlier launch left.
+    ///
+    /// # Errors
+    /// As [`Bound::launch`]; [`Error::Argument`] for a number past the last kernel, of which the reference has none.
+    pub fn launch_kernel(&self, index: usize, stream: Stream) -> Result<()> {
+        let kernels: &[KernelLaunch] = match &self.work {
+            Work::Kernels(_, launches) => launches,
+            Work::Host(_) => &[],
+        };
+        let (Some(launch), Work::Kernels(runtime, _)) = (kernels.get(index), &self.work) else {
+            return Err(Error::value("index", format!("one of {} kernels", kernels.len()), index));
+        };
+        runtime.launch(launch.kernel, &launch.config, &launch.params, stream)
     }
 }
 

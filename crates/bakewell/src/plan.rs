@@ -50,6 +50,11 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// Schedules of the programs that a launch runs, in order; none for an empty problem.
     fn schedules(decision: &Self::Decision) -> Vec<&'static dyn Schedule>;
 
+    /// Schedules of the programs that binding runs, once, to prepare what launches read.
+    fn preparations(_decision: &Self::Decision) -> Vec<&'static dyn Schedule> {
+        Vec::new()
+    }
+
     /// Checks type, shape and layout of every tensor but the workspace. Where tensors lie and what they overlap is
     /// checked afterwards, for all operations alike.
     ///
@@ -139,7 +144,12 @@ impl<P: Problem> Plan<P> {
         self.decision().map(P::schedules).unwrap_or_default()
     }
 
-    /// Names of these programs: `sm90/gqa_decode-stream_g4_d128_f16`.
+    /// Schedules of the programs that binding runs; none on the reference and for an empty problem.
+    pub fn preparations(&self) -> Vec<&'static dyn Schedule> {
+        self.decision().map(P::preparations).unwrap_or_default()
+    }
+
+    /// Names of the programs that a launch runs: `sm90/gqa_decode-stream_g4_d128_f16`.
     pub fn programs(&self) -> Vec<String> {
         let arch = self.device.arch();
         let name = |schedule: &dyn Schedule| Some(program_name(arch?, schedule.operation(), &schedule.variant()));

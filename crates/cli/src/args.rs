@@ -16,17 +16,21 @@ pub(crate) enum OperationArg {
     GqaDecode,
     /// NVFP4 paged-context attention.
     Nvfp4Context,
+    /// NVFP4 pre-attention.
+    Nvfp4PreAttention,
 }
 
 impl OperationArg {
     /// Every operation of this build.
-    pub(crate) const ALL: [OperationArg; 2] = [OperationArg::GqaDecode, OperationArg::Nvfp4Context];
+    pub(crate) const ALL: [OperationArg; 3] =
+        [OperationArg::GqaDecode, OperationArg::Nvfp4Context, OperationArg::Nvfp4PreAttention];
 
     /// Its name everywhere else.
     pub(crate) fn operation(self) -> Operation {
         match self {
             OperationArg::GqaDecode => Operation::GqaDecode,
             OperationArg::Nvfp4Context => Operation::Nvfp4Context,
+            OperationArg::Nvfp4PreAttention => Operation::Nvfp4PreAttention,
         }
     }
 }

@@ -7,9 +7,10 @@
 use std::fmt::Write;
 
 use bakewell::cuda::{self, DeviceFacts};
-use bakewell::gqa_decode::{GqaDecode, consider, decide};
-use bakewell::nvfp4_context;
-use bakewell::{Arch, Device, Error, Operation, architectures};
+use bakewell::gqa_decode::{GqaDecode, consider};
+use bakewell::nvfp4_context::Nvfp4Context;
+use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
+use bakewell::{Arch, Device, Error, Operation, Problem, architectures};
 use serde::Serialize;
 
 use crate::args::OperationArg;
@@ -177,23 +178,11 @@ fn gpu(facts: &DeviceFacts, problems: &mut Vec<String>) -> Gpu {
 /// What the default problem of every operation gets.
 fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
     let route = |operation: OperationArg| {
-        let plan = architectures::find(arch).and_then(|compiled| {
-            let library = compiled.library()?;
-            match operation {
-                OperationArg::GqaDecode => {
-                    let decision = decide(&GqaDecode::default(), compiled.architecture, sm_count)?;
-                    let variant = bakewell::schedule::Schedule::variant(decision.schedule);
-                    library.program(operation.operation(), &variant)?;
-                    Ok(decision.to_string())
-                }
-                OperationArg::Nvfp4Context => {
-                    let decision = nvfp4_context::decide(&Default::default(), compiled.architecture, sm_count)?;
-                    let variant = bakewell::schedule::Schedule::variant(decision.schedule);
-                    library.program(operation.operation(), &variant)?;
-                    Ok(decision.to_string())
-                }
-            }
-        });
+        let plan = match operation {
+            OperationArg::GqaDecode => planned::<GqaDecode>(arch, sm_count),
+            OperationArg::Nvfp4Context => planned::<Nvfp4Context>(arch, sm_count),
+            OperationArg::Nvfp4PreAttention => planned::<Nvfp4PreAttention>(arch, sm_count),
+        };
         let (plan, refusal) = match plan {
             Ok(plan) => (Some(plan), None),
             Err(error) => (None, Some(error.to_string())),
@@ -201,11 +190,21 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
         let others = match operation {
             OperationArg::GqaDecode => gqa_decode_others(arch, sm_count),
             // One family of schedules per architecture: there is no other row.
-            OperationArg::Nvfp4Context => Vec::new(),
+            OperationArg::Nvfp4Context | OperationArg::Nvfp4PreAttention => Vec::new(),
         };
         OperationRoute { operation: operation.operation(), plan, refusal, others }
     };
     OperationArg::ALL.into_iter().map(route).collect()
+}
+
+/// The plan of the default problem, all of whose programs are there.
+fn planned<P: Problem + Default>(arch: Arch, sm_count: u32) -> bakewell::Result<String> {
+    let compiled = architectures::find(arch)?;
+    let decision = P::default().decide(compiled.architecture, sm_count)?;
+    for schedule in P::preparations(&decision).into_iter().chain(P::schedules(&decision)) {
+        compiled.library()?.program(P::OPERATION, &schedule.variant())?;
+    }
+    Ok(decision.to_string())
 }
 
 /// The rows of the route table that the default problem does not take.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use bakewell::gqa_decode::{GqaDecode, consider};
 use bakewell::nvfp4_context::Nvfp4Context;
+use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
 use bakewell::route::Route;
 use bakewell::schedule::gqa_decode::{Choice, Splits};
 use bakewell::{Arch, Architecture, Device, DeviceName, Problem, architectures};
@@ -35,6 +36,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
             plan(&problem, target)? + &routes.transpose()?.unwrap_or_default()
         }
         OperationArg::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
+        OperationArg::Nvfp4PreAttention => plan::<Nvfp4PreAttention>(&problem(&args.shape)?, target)?,
     };
     Ok(Report::fine(text))
 }

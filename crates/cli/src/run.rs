@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use bakewell::{Device, DeviceName, Operation};
-use bakewell_conformance::{HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context};
+use bakewell::{DType, Device, DeviceName, Operation};
+use bakewell_conformance::{HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context, nvfp4_pre_attention};
 
 use crate::args::{Opened, OperationArg, open};
 use crate::report::Report;
@@ -40,6 +40,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     match args.operation {
         OperationArg::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
         OperationArg::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
+        OperationArg::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
     }
 }
 
@@ -95,10 +96,14 @@ fn save(path: &Path, operation: Operation, device: &Device, outputs: &Outputs) -
 /// Type, shape and the first values of a tensor.
 fn preview(tensor: &HostTensor) -> anyhow::Result<String> {
     const SHOWN: usize = 4;
-    let values = tensor.to_f64()?;
-    let first: Vec<String> = values.iter().take(SHOWN).map(|value| format!("{value:.5}")).collect();
+    let values: Vec<String> = match tensor.dtype {
+        // Packed codes are no numbers.
+        DType::U8 => tensor.bytes.iter().take(SHOWN + 1).map(|byte| format!("{byte:#04x}")).collect(),
+        _ => tensor.to_f64()?.iter().take(SHOWN + 1).map(|value| format!("{value:.5}")).collect(),
+    };
+    let first = values.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = if values.len() > SHOWN { ", ..." } else { "" };
-    Ok(format!("{} {:?} = {}{more}", tensor.dtype, tensor.shape, first.join(", ")))
+    Ok(format!("{} {:?} = {first}{more}", tensor.dtype, tensor.shape))
 }
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ pub trait Judged: Clone {
 pub struct Planned {
     /// Each plan in a line.
     pub lines: Vec<String>,
-    /// Schedules of the programs.
+    /// Schedules of the programs, those included that binding runs.
     pub schedules: Vec<&'static dyn Schedule>,
-    /// Names of the programs.
+    /// Names of the programs that are launched.
     pub programs: Vec<String>,
 }
 
@@ -84,6 +84,7 @@ impl Planned {
     /// These plans and another.
     pub fn and<P: Problem>(mut self, plan: &Plan<P>) -> Planned {
         self.lines.push(plan.to_string());
+        self.schedules.extend(plan.preparations());
         self.schedules.extend(plan.schedules());
         self.programs.extend(plan.programs());
         self

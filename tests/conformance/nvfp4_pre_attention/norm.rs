@@ -1,9 +1,11 @@
 //! The norm kernel alone: every schedule of every architecture, byte for byte.
 
-use bakewell::{DType, architectures};
+use bakewell::schedule::nvfp4_pre_attention::norm::Norm;
+use bakewell::{DType, Device, architectures};
 use bakewell_conformance::HostTensor;
 use bakewell_conformance::nvfp4_pre_attention::Golden;
 use bakewell_conformance::nvfp4_pre_attention::norm::{Inputs, Outputs, run};
+use bakewell_conformance::nvfp4_pre_attention::wgmma;
 use bakewell_conformance::random::Random;
 use bakewell_tests::{data, on_every_engine};
 
@@ -20,6 +22,16 @@ fn inputs(golden: &Golden) -> Inputs {
         out_sf: golden.tensor("out_sf").map_or([0, 0], |out_sf| [out_sf.shape[0], out_sf.shape[1]]),
         debug: true,
     }
+}
+
+/// The image that the program for weights makes of the golden's activation, on an architecture whose norm kernel writes one.
+fn image(device: &Device, schedule: &Norm, golden: &Golden) -> Option<HostTensor> {
+    let codes = golden.tensor("activation_q").unwrap();
+    let rows = codes.shape[0].next_multiple_of(128);
+    schedule.image.then(|| {
+        let image = wgmma::image(device, codes, golden.tensor("activation_sf").unwrap()).unwrap();
+        HostTensor::download(&image, DType::Bf16, &[rows, 2 * codes.shape[1]]).unwrap()
+    })
 }
 
 /// The last tile of each destination is zeroed, the others are left alone.
@@ -43,6 +55,7 @@ fn every_golden_is_met_in_every_byte() {
                 activation_q: golden.tensor("activation_q").unwrap().clone(),
                 activation_sf: golden.tensor("activation_sf").unwrap().clone(),
                 debug_adaln: Some(golden.tensor("adaln_bf16").unwrap().clone()),
+                image: image(device, generic, golden),
                 out_sf: cleared(inputs.out_sf),
             };
             let got = run(device, generic, &inputs).map_err(|error| format!("{}: {error}", golden.name))?;

@@ -1,18 +1,13 @@
 //! The reference, stage by stage, against every tensor of every golden.
 
+use super::goldens;
 use bakewell_conformance::HostTensor;
-use bakewell_conformance::nvfp4_pre_attention::{Golden, Inputs};
+use bakewell_conformance::nvfp4_pre_attention::Golden;
 use bakewell_reference::Element;
 use bakewell_reference::nvfp4_pre_attention::{
     Nvfp4PreAttention, OutputScale, alpha, epilogue, quantise::unswizzle_scales,
 };
-use bakewell_tests::data;
 use half::bf16;
-
-fn goldens() -> Vec<(Golden, Inputs)> {
-    let goldens = Golden::load_all(&data("golden/nvfp4_pre_attention")).unwrap();
-    goldens.into_iter().map(|golden| (golden.clone(), Inputs::from_file(&golden.file).unwrap())).collect()
-}
 
 /// Every tensor of the golden under this name, where it has one, holds these bytes.
 fn same(golden: &Golden, name: &'static str, bytes: &[u8]) {

@@ -6,21 +6,21 @@ use bakewell_core::tensor_map::{MapType, Swizzle, TensorMapRequest};
 use bakewell_core::{DType, Error, Result, TensorView};
 
 use super::{Nvfp4Context, Nvfp4ContextArgs, Scale};
-use crate::arguments::{check_contiguous, check_dense, check_optional};
+use crate::arguments::{check_byte_type, check_contiguous, check_dense, check_optional};
 
 /// What the copy engine asks of addresses and strides, in bytes.
 const COPY_ALIGNMENT: u64 = 16;
 
 /// Checks every tensor against the problem.
 pub(super) fn check(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
-    bytes("q", &args.q, &problem.q_shape())?;
+    check_byte_type("q", &args.q, &problem.q_shape())?;
     copyable("q", &args.q, 1)?;
     for (name, view) in [("k_packed", &args.k_packed), ("v_packed", &args.v_packed)] {
         view.expect(name, DType::U8, &problem.packed_shape())?;
         copyable(name, view, 1)?;
     }
     for (name, view) in [("k_scale", &args.k_scale), ("v_scale", &args.v_scale)] {
-        bytes(name, view, &problem.scale_shape())?;
+        check_byte_type(name, view, &problem.scale_shape())?;
         copyable(name, view, 2)?;
     }
     check_table(problem, &args.page_table)?;
@@ -30,17 +30,11 @@ pub(super) fn check(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> Resu
     ] {
         check_dense(name, view, DType::I32, &shape)?;
     }
-    bytes("out", &args.out, &problem.q_shape())?;
+    check_byte_type("out", &args.out, &problem.q_shape())?;
     check_contiguous("out", &args.out, COPY_ALIGNMENT)?;
     check_optional("lse", args.lse.as_ref(), problem.lse, DType::F32, &problem.lse_shape())?;
     check_optional("sinks", args.sinks.as_ref(), problem.sinks, DType::F32, &problem.sinks_shape())?;
     check_scales(args)
-}
-
-/// Shape and type of an E4M3 tensor, which may also come as bytes.
-fn bytes(name: &'static str, view: &TensorView<'_>, shape: &[u64]) -> Result<()> {
-    let dtype = if view.dtype() == DType::U8 { DType::U8 } else { DType::E4m3 };
-    view.expect(name, dtype, shape)
 }
 
 /// Checks a byte tensor that the copy engine reads: the innermost `dense` dimensions contiguous, the other strides and

@@ -37,12 +37,29 @@
 //! The activation and its scales are the same bytes everywhere. So are `out_q` and `out_sf` in every head row whose sums
 //! fit 24 bits in whatever order they are added; in other rows the last bit of a word may differ between architectures,
 //! not between launches. [`crate::nvfp4`] makes and reads such tensors on the host.
+//!
+//! [`mod@decide`] is the pure planner: schedules, geometry, workspace; [`gemm`] is what the families of the second kernel do
+//! differently.
+
+mod call;
+pub mod decide;
+pub mod gemm;
+#[cfg(feature = "reference")]
+mod reference;
+mod scales;
+mod tensors;
 
 use bakewell_core::error::Property;
-pub use bakewell_core::schedule::nvfp4_pre_attention::OutputFormat;
 use bakewell_core::schedule::nvfp4_pre_attention::{HEAD_DIM, KINDS, SCALE_GROUP, SCALE_TILE_ROWS};
 use bakewell_core::{Error, Result};
 use serde::{Deserialize, Serialize};
+
+pub use bakewell_core::schedule::nvfp4_pre_attention::OutputFormat;
+pub use decide::{Decision, Launches, decide};
+pub use tensors::Nvfp4PreAttentionArgs;
+
+/// A planned problem on a device.
+pub type Plan = crate::Plan<Nvfp4PreAttention>;
 
 /// Scale bytes of a head row.
 const ROW_GROUPS: u64 = (HEAD_DIM / SCALE_GROUP) as u64;

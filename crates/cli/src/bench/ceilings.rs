@@ -48,6 +48,6 @@ pub(crate) fn measure(clocks: &Clocks) -> Result<Ceilings> {
         copy_gbps: gbps(clocks.rotating(PASSES, copy)?, 2 * BYTES),
         empty_node_us: clocks.rotating(NODES, |_, stream| clocks.ceilings.empty(stream))?.median,
         event_floor_us: clocks.cold(|stream| clocks.ceilings.empty(stream))?.median,
-        empty_host_us: clocks.host(|stream| clocks.ceilings.empty(stream))?.median,
+        empty_host_us: clocks.host(1.0, |stream| clocks.ceilings.empty(stream))?.median,
     })
 }

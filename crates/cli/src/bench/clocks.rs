@@ -23,8 +23,11 @@ const COLD_REPETITIONS: usize = 50;
 const GRAPH_REPETITIONS: usize = 20;
 const WARM_UPS: usize = 3;
 
-/// Launches of one measurement of the host's cost: fewer than a stream holds before it makes the caller wait.
-const HOST_LAUNCHES: u32 = 100;
+/// Launches of one measurement of the host's cost: fewer than a stream holds before it makes the caller wait, and of long
+/// work no more than take so many microseconds, but some.
+const HOST_LAUNCHES: f64 = 100.0;
+const FEWEST_HOST_LAUNCHES: f64 = 4.0;
+const HOST_WORK_US: f64 = 20_000.0;
 const HOST_REPETITIONS: usize = 40;
 
 /// Median and spread of some repetitions, in microseconds.
@@ -88,17 +91,18 @@ impl Clocks {
         Ok(self.repeat(GRAPH_REPETITIONS, |stream| graph.launch(stream))?.per(calls))
     }
 
-    /// What one launch costs the calling thread.
-    pub(crate) fn host(&self, launch: impl Fn(Stream) -> Result<()>) -> Result<Times> {
+    /// What one launch, whose work takes `work_us`, costs the calling thread.
+    pub(crate) fn host(&self, work_us: f64, launch: impl Fn(Stream) -> Result<()>) -> Result<Times> {
+        let launches = (HOST_WORK_US / work_us).clamp(FEWEST_HOST_LAUNCHES, HOST_LAUNCHES) as u32;
         let mut samples = Vec::with_capacity(HOST_REPETITIONS);
         for repetition in 0..WARM_UPS + HOST_REPETITIONS {
             self.runtime.synchronize(self.stream.stream())?;
             let start = Instant::now();
-            for _ in 0..HOST_LAUNCHES {
+            for _ in 0..launches {
                 launch(self.stream.stream())?;
             }
             if repetition >= WARM_UPS {
-                samples.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(HOST_LAUNCHES));
+                samples.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(launches));
             }
         }
         self.runtime.synchronize(self.stream.stream())?;

@@ -9,15 +9,16 @@ use bakewell_conformance::call::{Buffers, TensorSpec, Views};
 use serde::Serialize;
 
 use super::clocks::Clocks;
-use super::record::Row;
+use super::record::{KernelTimes, Row};
 
 /// Live bytes that the inputs of a graph exceed together: more than four times the L2.
 const ROTATION_BYTES: u64 = 256 << 20;
 /// Most sets of inputs, and memory that they may take.
 pub(super) const MOST_SETS: u64 = 1024;
 const MOST_BYTES: u64 = 40 << 30;
-/// Fewest calls in a graph.
+/// Fewest calls in a graph, unless fewer take so many microseconds.
 const FEWEST_CALLS: usize = 16;
+const GRAPH_US: f64 = 10_000.0;
 
 /// A shape of some operation that can be timed. `Display` is its name in tables.
 pub(super) trait Shape: fmt::Display {
@@ -34,6 +35,11 @@ pub(super) trait Shape: fmt::Display {
 
     /// Bytes that any kernel must move.
     fn live_bytes(&self) -> u64;
+
+    /// Operations of the matrix products, where they bound the time.
+    fn flops(&self) -> Option<u64> {
+        None
+    }
 
     /// The tensors of a call.
     fn tensors(&self) -> Vec<TensorSpec>;
@@ -78,9 +84,18 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
     let checked = shape.check(&plan, &sets[0]).with_context(|| shape.to_string())?;
 
     let cold = clocks.cold(|stream| bound[0].launch(stream))?;
-    let calls = bound.len().max(FEWEST_CALLS);
+    let calls = bound.len().max(((GRAPH_US / cold.median) as usize).min(FEWEST_CALLS));
     let rotating = clocks.rotating(calls, |call, stream| bound[call % bound.len()].launch(stream))?;
-    let host = clocks.host(|stream| bound[0].launch(stream))?;
+    let host = clocks.host(cold.median, |stream| bound[0].launch(stream))?;
+    let programs = plan.programs();
+    let alone = |(i, program): (usize, &String)| -> Result<KernelTimes> {
+        let cold_us = clocks.cold(|stream| bound[0].launch_kernel(i, stream))?;
+        Ok(KernelTimes { program: program.clone(), cold_us })
+    };
+    let kernels = match programs.len() {
+        1 => Vec::new(),
+        _ => programs.iter().enumerate().map(alone).collect::<Result<_>>()?,
+    };
     let decision = plan.decision().context("a GPU plan has a program")?;
     let library = device.library()?.context("a GPU has programs")?;
     let digest = |schedule: &&'static dyn bakewell::schedule::Schedule| -> Result<String> {
@@ -91,13 +106,15 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
         shape: shape.to_string(),
         problem: serde_json::to_value(&problem)?,
         lengths: shape.lengths(),
-        program: plan.programs().join(" + "),
+        program: programs.join(" + "),
         sha256: plan.schedules().iter().map(digest).collect::<Result<Vec<_>>>()?.join(" + "),
         geometry: S::geometry(decision).into_iter().collect(),
         bytes,
+        flops: shape.flops(),
         sets: bound.len(),
         calls_per_graph: calls,
         checked,
+        kernels,
         cold_us: cold,
         rotating_us: rotating,
         host_us: host,

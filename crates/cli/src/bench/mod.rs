@@ -7,6 +7,7 @@
 //! | [`measure`](mod@measure) | one shape of any operation, checked and timed |
 //! | [`gqa_decode`] | shapes, inputs and bytes of grouped-query decode attention |
 //! | [`nvfp4_context`] | shapes, inputs and bytes of NVFP4 paged-context attention |
+//! | [`nvfp4_pre_attention`] | shapes, inputs, bytes and operations of NVFP4 pre-attention |
 //! | [`record`] | the record of a run |
 
 pub(crate) mod ceilings;
@@ -14,6 +15,7 @@ pub(crate) mod clocks;
 mod gqa_decode;
 mod measure;
 mod nvfp4_context;
+mod nvfp4_pre_attention;
 pub(crate) mod record;
 
 use std::path::PathBuf;
@@ -62,6 +64,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     record.rows = match args.operation {
         OperationArg::GqaDecode => measure_all(&device, &bench, &gqa_decode::shapes(shapes)?)?,
         OperationArg::Nvfp4Context => measure_all(&device, &bench, &nvfp4_context::shapes(shapes)?)?,
+        OperationArg::Nvfp4PreAttention => measure_all(&device, &bench, &nvfp4_pre_attention::shapes(shapes)?)?,
     };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&record)? + "\n";

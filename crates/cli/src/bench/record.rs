@@ -44,14 +44,27 @@ pub(crate) struct Row {
     pub(crate) geometry: BTreeMap<&'static str, u32>,
     /// Bytes that any kernel must move.
     pub(crate) bytes: u64,
+    /// Operations of the matrix products, where they bound the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) flops: Option<u64>,
     /// Distinct sets of inputs, and calls in the graph that rotates over them.
     pub(crate) sets: usize,
     pub(crate) calls_per_graph: usize,
     /// How the output was checked before anything was timed.
     pub(crate) checked: String,
+    /// Each kernel of a call of several, alone, on the cold clock.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) kernels: Vec<KernelTimes>,
     pub(crate) cold_us: Times,
     pub(crate) rotating_us: Times,
     pub(crate) host_us: Times,
+}
+
+/// A kernel of a call, timed alone.
+#[derive(Serialize)]
+pub(crate) struct KernelTimes {
+    pub(crate) program: String,
+    pub(crate) cold_us: Times,
 }
 
 impl Record {
@@ -91,6 +104,7 @@ impl Record {
             "GB/s",
             "of read",
             "x floor",
+            "TFLOP/s",
             "host us",
         ]);
         for row in &self.rows {
@@ -109,14 +123,23 @@ impl Record {
                 format!("{:.0}", row.bytes as f64 / rotating / 1e3),
                 format!("{:.1} %", 100.0 * floor / rotating),
                 format!("{:.2}", rotating / floor),
+                row.flops.map_or(String::new(), |flops| format!("{:.1}", flops as f64 / rotating / 1e6)),
                 format!("{:.2}", row.host_us.median),
             ]);
         }
+        let kernels: String = self
+            .rows
+            .iter()
+            .flat_map(|row| row.kernels.iter().map(move |kernel| (row, kernel)))
+            .fold(String::new(), |text, (row, kernel)| {
+                text + &format!("{}: {} alone {:.2} us, cold\n", row.shape, kernel.program, kernel.cold_us.median)
+            });
         format!(
             "{}, {} SMs, driver {}\n\
              ceilings of this run: read-only {:.0} GB/s, copy {:.0} GB/s (read + written), empty kernel in a graph {:.2} us, \
              events around an empty kernel {:.2} us, its launch on the host {:.2} us\n\
              {rows}\n\
+             {kernels}\
              cold: events around one call, L2 flushed. less floor: cold without the event pair's floor, an estimate of the kernel. \
              rotating: per call of one graph over distinct inputs, L2 flushed before it; GB/s, share of the read-only rate and \
              ratio to the floor belong to it. host: thread time per launch of a binding. Outputs and workspace are allocated \

@@ -5,10 +5,12 @@
 //! | [`case`] | any operation: what is run, and what counts |
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | NVFP4 paged-context attention |
+//! | [`nvfp4_pre_attention`] | NVFP4 pre-attention |
 
 mod case;
 mod gqa_decode;
 mod nvfp4_context;
+mod nvfp4_pre_attention;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -79,6 +81,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         let cases = match operation {
             OperationArg::GqaDecode => gqa_decode::cases(args, device)?,
             OperationArg::Nvfp4Context => nvfp4_context::cases(args)?,
+            OperationArg::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
         };
         for case in cases {
             let outcome = case.outcome(device, others);

@@ -1,4 +1,4 @@
-//! Inputs from files and generators, and what the reference makes of them.
+//! Inputs, generators of them, and what the reference makes of them.
 
 use std::f64::consts::TAU;
 
@@ -10,8 +10,8 @@ use bakewell_reference::Element;
 use bakewell_reference::nvfp4_pre_attention::{self as reference, OutputScale, Stages};
 use half::bf16;
 
+use crate::HostTensor;
 use crate::random::Random;
-use crate::{HostTensor, TensorFile};
 
 /// A problem and its input tensors, named as in [`bakewell::nvfp4_pre_attention`].
 #[derive(Clone, Debug, PartialEq)]
@@ -35,58 +35,6 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Inputs from a file with the operation's tensors and, in the metadata, `P`, `heads`, `rope_dim`, `out_format` and
-    /// `eps`.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] that names what is missing or has another rank than it must.
-    pub fn from_file(file: &TensorFile) -> Result<Inputs> {
-        let tensor = |name| file.tensor(name).cloned();
-        let (x, adaln_scale) = (tensor("x")?, tensor("adaln_scale")?);
-        let matrix = |name, tensor: &HostTensor| match tensor.shape[..] {
-            [rows, columns] => Ok((rows, columns)),
-            _ => Err(Error::argument(name, Property::Rank, "two dimensions", format!("{:?}", tensor.shape))),
-        };
-        let ((tokens, hidden), (table_rows, _)) = (matrix("x", &x)?, matrix("adaln_scale", &adaln_scale)?);
-        let missing = |name| Error::argument(name, Property::Presence, "in the file's metadata", "none");
-        let number = |name| file.parameter(name)?.ok_or_else(|| missing(name));
-        let out_format = match file.metadata.get("out_format").map(String::as_str) {
-            Some("nvfp4") => OutputFormat::Nvfp4,
-            Some("e4m3") => OutputFormat::E4m3,
-            Some(other) => return Err(Error::value("out_format", "nvfp4 or e4m3", other)),
-            None => return Err(missing("out_format")),
-        };
-        let problem = Nvfp4PreAttention {
-            tokens,
-            hidden,
-            heads: number("heads")?,
-            destinations: number("P")?,
-            rope_dim: number("rope_dim")?,
-            table_rows,
-            out_format,
-            eps: file.parameter("eps")?.ok_or_else(|| missing("eps"))?,
-            debug: true,
-            ..Nvfp4PreAttention::default()
-        };
-        Ok(Inputs {
-            problem,
-            x,
-            x_norm_weight: tensor("x_norm_weight")?,
-            adaln_scale,
-            adaln_shift: tensor("adaln_shift")?,
-            adaln_index: tensor("adaln_index")?,
-            x_global_scale: tensor("x_global_scale")?,
-            qkv_weight_q: tensor("qkv_weight_q")?,
-            qkv_weight_sf: tensor("qkv_weight_sf")?,
-            w_global_scale: tensor("w_global_scale")?,
-            q_norm_weight: tensor("q_norm_weight")?,
-            k_norm_weight: tensor("k_norm_weight")?,
-            rope_cos_sin: tensor("rope_cos_sin")?,
-            out_global_scale: file.tensors.get("out_global_scale").cloned(),
-            qkv_scales: file.tensors.get("qkv_scales").cloned(),
-        })
-    }
-
     /// Random inputs of a valid problem: hidden states of a few units, weights of unit columns, table rows inside and
     /// outside the tables, no scale a power of two.
     ///

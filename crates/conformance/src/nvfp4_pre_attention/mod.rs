@@ -1,16 +1,27 @@
-//! Inputs, goldens and single stages of NVFP4 pre-attention.
+//! Inputs, references, goldens and single stages of NVFP4 pre-attention.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`golden`] | inputs with every intermediate and output, computed independently |
-//! | [`inputs`] | inputs from files and generators, and what the reference makes of them |
+//! | [`golden`] | every intermediate, computed independently |
+//! | [`inputs`] | inputs, and generators of them |
+//! | [`cases`](mod@cases) | generated cases |
+//! | [`call`] | the tensors of a call |
+//! | [`judged`] | what should come out, from a file or the reference |
+//! | [`mod@judge`] | how far outputs may be from that, and why |
 //! | [`norm`] | the norm kernel alone |
 //! | [`wgmma`] | the GEMM on warpgroup tensor cores alone |
 
+pub mod call;
+pub mod cases;
 pub mod golden;
 pub mod inputs;
+pub mod judge;
+pub mod judged;
 pub mod norm;
 pub mod wgmma;
 
+pub use cases::{Case, cases};
 pub use golden::Golden;
 pub use inputs::Inputs;
+pub use judge::{Judgement, judge};
+pub use judged::Expected;

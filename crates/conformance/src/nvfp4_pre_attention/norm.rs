@@ -42,6 +42,8 @@ pub struct Outputs {
     pub activation_sf: HostTensor,
     /// bf16 `[tokens, hidden]`.
     pub debug_adaln: Option<HostTensor>,
+    /// The activation as an operand image, where the schedule writes one; rows rounded up to whole blocks.
+    pub image: Option<HostTensor>,
     /// u8 `[destinations, bytes]`: zeros in the last tile of each destination, 0xFF elsewhere.
     pub out_sf: Option<HostTensor>,
 }
@@ -70,6 +72,7 @@ pub fn run(device: &Device, schedule: &Norm, inputs: &Inputs) -> Result<Outputs>
     let activation_sf = Guarded::new(device, "activation_sf", DType::U8, &[rows * hidden / u64::from(SCALE_GROUP)])?;
     let debug_adaln = inputs.debug.then(|| Guarded::new(device, "debug_adaln_bf16", DType::Bf16, &[tokens, hidden]));
     let debug_adaln = debug_adaln.transpose()?;
+    let image = schedule.image.then(|| Guarded::new(device, "image", DType::Bf16, &[rows, hidden])).transpose()?;
     let out_sf = (out_sf_bytes > 0).then(|| Guarded::new(device, "out_sf", DType::U8, &inputs.out_sf)).transpose()?;
     let address = |guarded: &Option<Guarded>| -> Result<u64> {
         guarded.as_ref().map_or(Ok(0), |guarded| Ok(guarded.view()?.address()))
@@ -84,6 +87,7 @@ pub fn run(device: &Device, schedule: &Norm, inputs: &Inputs) -> Result<Outputs>
     block
         .pointer("activation_q", activation_q.view()?.address())?
         .pointer("activation_sf", activation_sf.view()?.address())?
+        .pointer("image", address(&image)?)?
         .pointer("debug_adaln", address(&debug_adaln)?)?
         .pointer("out_sf", address(&out_sf)?)?
         .u64("out_sf_bytes", out_sf_bytes)?
@@ -107,6 +111,7 @@ pub fn run(device: &Device, schedule: &Norm, inputs: &Inputs) -> Result<Outputs>
         activation_q: activation_q.read()?,
         activation_sf: activation_sf.read()?,
         debug_adaln: debug_adaln.as_ref().map(Guarded::read).transpose()?,
+        image: image.as_ref().map(Guarded::read).transpose()?,
         out_sf: out_sf.as_ref().map(Guarded::read).transpose()?,
     })
 }

@@ -22,6 +22,8 @@ pub struct Norm {
     pub hidden: u32,
     /// Whether the target converts f32 to E2M1 by an instruction. The integer form gives the same codes.
     pub e2m1_instruction: bool,
+    /// Whether the activation is written as an operand image too, for a GEMM whose tensor cores read no FP4.
+    pub image: bool,
     /// CTAs that an SM must be able to hold: bounds the registers.
     pub min_ctas_per_sm: u32,
 }
@@ -37,6 +39,7 @@ pub const PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "global_scale", kind: ParamKind::Pointer },
         ParamField { name: "activation_q", kind: ParamKind::Pointer },
         ParamField { name: "activation_sf", kind: ParamKind::Pointer },
+        ParamField { name: "image", kind: ParamKind::Pointer },
         ParamField { name: "debug_adaln", kind: ParamKind::Pointer },
         ParamField { name: "out_sf", kind: ParamKind::Pointer },
         ParamField { name: "out_sf_bytes", kind: ParamKind::U64 },
@@ -50,7 +53,7 @@ pub const PARAMS: ParamLayout = ParamLayout {
 
 impl Norm {
     /// Serves every number of hidden elements.
-    pub const ANY: Norm = Norm { name: "norm", hidden: 0, e2m1_instruction: true, min_ctas_per_sm: 4 };
+    pub const ANY: Norm = Norm { name: "norm", hidden: 0, e2m1_instruction: true, image: false, min_ctas_per_sm: 4 };
 
     /// Serves 5376 hidden elements.
     pub const H5376: Norm = Norm { name: "norm_h5376", hidden: 5376, ..Norm::ANY };
@@ -79,6 +82,7 @@ impl Schedule for Norm {
         vec![
             Fact::int("hidden", self.hidden),
             Fact::bool("e2m1_instruction", self.e2m1_instruction),
+            Fact::bool("image", self.image),
             Fact::int("min_ctas_per_sm", self.min_ctas_per_sm),
         ]
     }

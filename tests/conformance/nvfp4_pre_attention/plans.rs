@@ -1,0 +1,164 @@
+//! Plans are pure, respect every limit, and choose schedules that are compiled.
+
+use bakewell::architectures::compiled;
+use bakewell::nvfp4_pre_attention::{Decision, Nvfp4PreAttention, OutputFormat, decide};
+use bakewell::schedule::nvfp4_pre_attention::Tables;
+use bakewell::{Arch, Architecture, Error};
+use proptest::prelude::*;
+
+const SM_COUNTS: [u32; 9] = [2, 19, 20, 48, 132, 148, 152, 160, 216];
+
+fn architectures() -> impl Iterator<Item = &'static Architecture> {
+    compiled().iter().map(|compiled| compiled.architecture).filter(|architecture| has_gemm(architecture))
+}
+
+fn has_gemm(architecture: &'static Architecture) -> bool {
+    !matches!(decide(&Nvfp4PreAttention::default(), architecture, 132), Err(Error::NoProgram { .. }))
+}
+
+fn problems() -> Vec<Nvfp4PreAttention> {
+    let mut problems = Vec::new();
+    for tokens in [1, 63, 128, 129, 4184, 6096, 33_472, 109_952, 1_597_829] {
+        for (hidden, heads) in [(256, 2), (320, 4), (5376, 56), (768, 8)] {
+            for (destinations, rope_dim) in [(1, 96), (2, 96), (4, 64), (8, 16)] {
+                for out_format in [OutputFormat::Nvfp4, OutputFormat::E4m3] {
+                    if heads % destinations == 0 {
+                        let base = Nvfp4PreAttention::default();
+                        problems.push(Nvfp4PreAttention {
+                            tokens,
+                            hidden,
+                            heads,
+                            destinations,
+                            rope_dim,
+                            out_format,
+                            ..base
+                        });
+                    }
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn every_plan(mut check: impl FnMut(&Nvfp4PreAttention, u32, &Decision)) {
+    for architecture in architectures() {
+        for sm_count in SM_COUNTS {
+            for problem in problems() {
+                let decision = decide(&problem, architecture, sm_count).unwrap_or_else(|error| {
+                    panic!("{problem:?} on {} with {sm_count} SMs: {error}", architecture.arch)
+                });
+                check(&problem, sm_count, &decision);
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_questions_get_equal_answers() {
+    let mut first = Vec::new();
+    every_plan(|_, _, decision| first.push(decision.clone()));
+    let mut again = first.iter();
+    every_plan(|problem, sm_count, decision| assert_eq!(again.next(), Some(decision), "{problem:?}, {sm_count} SMs"));
+    // What a kernel reads at run time changes nothing.
+    let problem = Nvfp4PreAttention::default();
+    let more = Nvfp4PreAttention { debug: true, eps: 1.0, table_rows: 1, ..problem.clone() };
+    for architecture in architectures() {
+        assert_eq!(decide(&problem, architecture, 132).unwrap(), decide(&more, architecture, 132).unwrap());
+    }
+}
+
+#[test]
+fn launches_are_what_the_contract_says() {
+    every_plan(|problem, sm_count, decision| {
+        let what = format!("{problem:?} on {} with {sm_count} SMs: {decision}", decision.arch);
+        let launches = decision.launches.expect("not empty");
+        for launch in [launches.norm, launches.gemm] {
+            launch.validate(decision.arch).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(launch.dynamic_shared_bytes <= decision.arch.limits().shared_bytes_per_cta, "{what}");
+        }
+        // Two rows a CTA, and those that round them up to whole scale tiles: enough CTAs for every destination's padding.
+        assert_eq!(u64::from(launches.norm.grid[0]) * 2, problem.tokens.next_multiple_of(128), "{what}");
+        assert!(u64::from(launches.norm.grid[0]) >= problem.destinations, "{what}");
+        let gemm = decision.gemm.schedule();
+        assert_eq!(launches.gemm.block, gemm.budgets().threads, "{what}");
+        assert!(gemm.variant().ends_with(problem.out_format.name()), "{what}");
+        assert_eq!(decision.norm.hidden == 5376, problem.hidden == 5376, "{what}");
+        if decision.arch == Arch::Sm90 {
+            let image = problem.tokens.next_multiple_of(128) * problem.hidden * 2;
+            assert_eq!(decision.workspace.bytes, image, "{what}");
+            assert!(launches.gemm.grid[0] <= sm_count, "{what}");
+        }
+    });
+}
+
+#[test]
+fn tables_are_closed() {
+    for compiled in compiled() {
+        let Tables { norm, wgmma, .. } = &compiled.architecture.nvfp4_pre_attention;
+        let arch = compiled.architecture.arch;
+        for route in norm.routes {
+            assert!(norm.schedules.iter().any(|s| s.name == route.then.schedule), "{arch}: {}", route.then.schedule);
+        }
+        for route in wgmma.routes {
+            for output in [OutputFormat::Nvfp4, OutputFormat::E4m3] {
+                let named = |s: &&bakewell::schedule::nvfp4_pre_attention::wgmma::Wgmma| {
+                    s.name == route.then.schedule && s.output == output
+                };
+                assert_eq!(wgmma.schedules.iter().filter(named).count(), 1, "{arch}: {}", route.then.schedule);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_says_what_it_will_do() {
+    let hopper = bakewell::architectures::find(Arch::Sm90).unwrap().architecture;
+    let decision = decide(&Nvfp4PreAttention::default(), hopper, 132).unwrap();
+    assert_eq!(
+        decision.to_string(),
+        "sm90/nvfp4_pre_attention-norm_h5376: grid 3072x1x1, cluster 1, block 128, 16 shared bytes; \
+         sm90/nvfp4_pre_attention-gemm_k6_nvfp4: grid 132x1x1, cluster 2, block 384, 214016 shared bytes, two launches, \
+         workspace 66060288 bytes, no copies"
+    );
+}
+
+/// Small sizes, sizes near powers of two, and the ends of the range.
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0u64..300,
+        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
+        Just(u64::MAX)
+    ]
+}
+
+proptest! {
+    /// No problem makes the planner panic or overflow; what it accepts fits the limits.
+    #[test]
+    fn any_problem_is_planned_or_refused(
+        (tokens, table_rows) in (size(), size()),
+        hidden in prop_oneof![(4u64..300).prop_map(|sets| 64 * sets), size()],
+        heads in prop_oneof![(1u64..100).prop_map(|pairs| 2 * pairs), size()],
+        (destinations, rope_dim) in (0u64..9, (0u64..10).prop_map(|blocks| 16 * blocks)),
+        e4m3 in any::<bool>(),
+        sm_count in any::<u32>(),
+    ) {
+        let problem = Nvfp4PreAttention {
+            tokens, hidden, heads, destinations, rope_dim, table_rows,
+            out_format: if e4m3 { OutputFormat::E4m3 } else { OutputFormat::Nvfp4 },
+            ..Nvfp4PreAttention::default()
+        };
+        for compiled in compiled() {
+            match decide(&problem, compiled.architecture, sm_count) {
+                Ok(decision) => {
+                    prop_assert_eq!(decision.launches.is_none(), problem.is_empty());
+                    for launch in decision.launches.iter().flat_map(|launches| [launches.norm, launches.gemm]) {
+                        prop_assert!(launch.validate(decision.arch).is_ok());
+                    }
+                }
+                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
+                Err(other) => prop_assert!(false, "{}", other),
+            }
+        }
+    }
+}
