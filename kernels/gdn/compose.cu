@@ -3,8 +3,8 @@
 //   forward   S <- M S + H       from the first segment on,  S = h0 or zero before it
 //   adjoint   S <- M^T S + G     from the last segment back, S = dht or zero after it
 //
-// One CTA per sequence, value head and 16 value columns, which are the rows of its products: S^T M^T. A warp makes 32 of
-// the 128 columns, and reads those of M straight from global memory. The state goes round through shared memory.
+// One CTA per sequence, value head and 16 value columns, which are the rows of its products: S^T M^T. A warp makes 32
+// of the 128 columns, and reads those of M straight from global memory. The state goes round through shared memory.
 //
 //   segment    | split S | products with M | + H or G, store | barrier |
 //

@@ -4,14 +4,15 @@
 //   c = inclusive sum of g, log2 units;  D_ts = 2^(c_t - c_s) for s < t
 //   A = (I + L)^-1,  L_ts = beta_t r_t r_s (k_t . k_s) D_ts for s < t
 //
-// One warp, a CTA of its own, per chunk and value head: many small CTAs hide each other's latencies, and nothing waits at a
-// barrier. The first value head of a key head also stores the norms.
+// One warp, a CTA of its own, per chunk and value head: many small CTAs hide each other's latencies, and nothing waits
+// at a barrier. The first value head of a key head also stores the norms.
 //
-//   load k | norms of q | K K^T | L in 10 blocks of 16 x 16 | diagonal inverses | (1,0) (3,2) | the quarter below | A out
+//   load k | norms of q | K K^T | L, 10 blocks of 16 x 16 | diagonal inverses | (1,0) (3,2) | the quarter below | A out
 //
 // K K^T has its left operands as right operands, and the squares of the rows on its diagonal. The diagonal blocks are
-// inverted by substitution in f32, a lane per column; the products of blocks split their operands in two bf16 and stay in
-// registers: accumulators are left operands as they are, those of a transposed product are right operands. A is rounded once.
+// inverted by substitution in f32, a lane per column; the products of blocks split their operands in two bf16 and stay
+// in registers: accumulators are left operands as they are, those of a transposed product are right operands. A is
+// rounded once.
 
 #include "../device/async_copy.cuh"
 #include "../device/ldmatrix.cuh"
@@ -71,14 +72,17 @@ struct Work {
 
     __device__ bool is_live(int row) const { return row < static_cast<int>(chunk.tokens); }
     // A row past the chunk stands for its first: an address that exists.
-    __device__ uint64_t token(int row) const { return chunk.first_token + static_cast<uint64_t>(is_live(row) ? row : 0); }
+    __device__ uint64_t token(int row) const {
+        return chunk.first_token + static_cast<uint64_t>(is_live(row) ? row : 0);
+    }
 };
 
 __device__ void load_keys(const RowTile& tile, const Params& params, const Work& work) {
     const int piece = work.lane % RowTile::pieces;
     const int first = work.lane / RowTile::pieces;
-    const char* start = row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride) +
-                        piece * 16;
+    const char* keys =
+        row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride);
+    const char* start = keys + piece * 16;
     const RowTile::Cursor target(tile, first, piece);
     const char* source = start + first * params.k_token_stride * 2;
 #pragma unroll 8
@@ -333,8 +337,8 @@ struct InverseWords {
 };
 
 // The blocks below the diagonal, X_ij = -sum_m X_im L_ml X_lj:
-//   X_10 = -X_11 L_10 X_00, transposed; X_32 = -X_33 L_32 X_22; then T_mj = sum_l L_ml X_lj for m in 2, 3 and j in 0, 1,
-//   transposed; X_2j = -X_22 T_2j; X_3j = -X_32 T_2j - X_33 T_3j.
+//   X_10 = -X_11 L_10 X_00, transposed; X_32 = -X_33 L_32 X_22; then T_mj = sum_l L_ml X_lj for m in 2, 3 and j in 0,
+//   1, transposed; X_2j = -X_22 T_2j; X_3j = -X_32 T_2j - X_33 T_3j.
 __device__ void make_inverse(InverseWords& words, const SharedMap& shared, const Work& work) {
     const FragmentLane& lane = work.fragment;
     const auto lower = [&](int i, int j) -> const Block& { return shared.lower[block_index(i, j)]; };

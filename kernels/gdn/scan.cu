@@ -8,11 +8,11 @@
 // warp owns 16 value columns as rows of its products, so that its part of S^T is an accumulator whose words become
 // left operands where they are, and so are X, Vn and O. K, Q, A and P are the right operands, shared by the warps.
 //
-//   chunk i   | wait, barrier | K S, Q K^T | load i + 1 | P, X | A Y | Vn out | Q S | barrier | P Vn | O out | S | h out | factors |
+//   chunk i | wait, barrier | K S, Q K^T | load i + 1 | P, X | A Y | Vn out | Q S | barrier | P Vn | O out | S, h out |
 //
-// The rows of P are divided among the warps, which multiply their queries with the operands of K S; the second barrier hands
-// them over. Without
-// output (`states`) there is no Q, P and O and one barrier. A warp stages what it stores in its own columns of the V tile.
+// The first four warps make 16 rows of P each: they multiply their queries with the operands of K S. The second barrier
+// hands the rows over. Without output (`states`) there is no Q, P and O and one barrier. A warp stages what it stores
+// in its own columns of the V tile.
 
 #include "../device/async_copy.cuh"
 #include "../device/element.cuh"
@@ -150,11 +150,12 @@ struct Lane {
     // First value column of the warp.
     __device__ int column(const Work& work) const { return work.first_column + warp * warp_columns; }
 
-    // Addresses of four 8x8 matrices: two pieces of 8 rows, then of the next 8; or 16 rows of a piece, then of the next.
+    // Addresses of four 8x8 matrices: two pieces of 8 rows, then of the next 8 rows ...
     template <class Tile>
     __device__ typename Tile::Cursor pieces_first(const Tile& tile) const {
         return typename Tile::Cursor(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
     }
+    // ... or 16 rows of a piece, then of the next piece.
     template <class Tile>
     __device__ typename Tile::Cursor rows_first(const Tile& tile) const {
         return typename Tile::Cursor(tile, lane % 16, lane / 16);
