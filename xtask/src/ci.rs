@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::check::{self, embedded::PACKAGE_BYTES};
+use crate::check::{self, embedded::PACKAGE_BYTES, rebuild::Extent};
 use crate::test::{self, cargo};
 use crate::tidy;
 use crate::workspace::Workspace;
@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, jobs: usize) -> Result<()> {
         ),
         ("documentation", Box::new(|| documentation(workspace))),
         ("tidy", Box::new(|| tidy::run(workspace).map(|()| Outcome::Passed))),
-        ("programs", Box::new(|| check::run(workspace, None, false, jobs).map(|()| Outcome::Passed))),
+        ("programs", Box::new(|| check::run(workspace, None, Extent::Nothing, jobs).map(|()| Outcome::Passed))),
         ("programs, rebuilt", Box::new(|| rebuild(workspace, jobs))),
         ("features", Box::new(|| features(workspace))),
         ("targets", Box::new(|| targets(workspace))),
@@ -107,6 +107,8 @@ fn documentation(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// One program of each kernel on each architecture: all of them take longer than the tests.
+///
 /// Needs Python with pip and a host compiler for the preprocessor; a machine without them cannot rebuild.
 fn rebuild(workspace: &Workspace, jobs: usize) -> Result<Outcome> {
     let host_compiler = Command::new("g++").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -116,7 +118,7 @@ fn rebuild(workspace: &Workspace, jobs: usize) -> Result<Outcome> {
     if let Err(error) = crate::toolchain::ensure(workspace) {
         return Ok(Outcome::NotChecked(format!("the kernel compiler cannot be provisioned: {error:#}")));
     }
-    check::run(workspace, None, true, jobs).map(|()| Outcome::Passed)
+    check::run(workspace, None, Extent::OnePerSource, jobs).map(|()| Outcome::Passed)
 }
 
 fn features(workspace: &Workspace) -> Result<Outcome> {

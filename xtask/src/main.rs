@@ -39,6 +39,7 @@ use bakewell_core::{Arch, Operation};
 use clap::{Parser, Subcommand};
 
 use crate::build::Selection;
+use crate::check::rebuild::Extent;
 use crate::workspace::Workspace;
 
 #[derive(Parser)]
@@ -148,7 +149,10 @@ fn run(command: Command) -> Result<()> {
             let selection = Selection { arch, operation: op, variant: variant_filter };
             build::build(&workspace, &selection, jobs.count(), force)
         }
-        Command::Check { arch, rebuild, jobs } => check::run(&workspace, arch, rebuild, jobs.count()),
+        Command::Check { arch, rebuild, jobs } => {
+            let extent = if rebuild { Extent::Everything } else { Extent::Nothing };
+            check::run(&workspace, arch, extent, jobs.count())
+        }
         Command::Evidence { from } => evidence::merge(&workspace, &from),
         Command::Docs => docs::write(&workspace),
         Command::Tidy => tidy::run(&workspace),

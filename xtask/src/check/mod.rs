@@ -8,7 +8,7 @@ pub(crate) mod addresses;
 pub(crate) mod coverage;
 pub(crate) mod embedded;
 pub(crate) mod program;
-mod rebuild;
+pub(crate) mod rebuild;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +16,13 @@ use anyhow::{Result, bail};
 use bakewell_core::program::ProgramRecord;
 use bakewell_core::{Arch, Architecture};
 
+use self::rebuild::Extent;
 use crate::artifacts;
 use crate::resources;
 use crate::workspace::{self, ARCHITECTURES, Unit, Workspace};
 
 /// Runs every check on one architecture or all of them, and prints each finding.
-pub(crate) fn run(workspace: &Workspace, arch: Option<Arch>, with_rebuild: bool, jobs: usize) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arch: Option<Arch>, extent: Extent, jobs: usize) -> Result<()> {
     let architectures: Vec<&Architecture> =
         ARCHITECTURES.into_iter().filter(|architecture| arch.is_none_or(|arch| arch == architecture.arch)).collect();
     let mut findings = Vec::new();
@@ -31,8 +32,10 @@ pub(crate) fn run(workspace: &Workspace, arch: Option<Arch>, with_rebuild: bool,
         programs += count;
         findings.extend(found);
     }
-    if with_rebuild && findings.is_empty() {
-        findings.extend(rebuild::findings(workspace, &architectures, jobs)?.into_iter().map(|finding| (None, finding)));
+    if extent != Extent::Nothing && findings.is_empty() {
+        findings.extend(
+            rebuild::findings(workspace, &architectures, extent, jobs)?.into_iter().map(|finding| (None, finding)),
+        );
     }
     for line in grouped(&findings) {
         eprintln!("{line}");
@@ -40,7 +43,11 @@ pub(crate) fn run(workspace: &Workspace, arch: Option<Arch>, with_rebuild: bool,
     if !findings.is_empty() {
         bail!("{} findings on {programs} programs", findings.len());
     }
-    let rebuilt = if with_rebuild { ", rebuilt byte for byte" } else { "" };
+    let rebuilt = match extent {
+        Extent::Nothing => "",
+        Extent::OnePerSource => ", one of each kernel rebuilt byte for byte",
+        Extent::Everything => ", rebuilt byte for byte",
+    };
     println!("{programs} programs of {} architectures checked{rebuilt}", architectures.len());
     Ok(())
 }
