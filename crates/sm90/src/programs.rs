@@ -572,6 +572,18 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "wgmma_adjoint",
+        ptx: include_bytes!("../programs/gdn-wgmma_adjoint.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_adjoint.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_adjoint_v64",
+        ptx: include_bytes!("../programs/gdn-wgmma_adjoint_v64.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_adjoint_v64.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "wgmma_scan",
         ptx: include_bytes!("../programs/gdn-wgmma_scan.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-wgmma_scan.cubin.zst"),

@@ -1,7 +1,7 @@
 //! Stages of a backward.
 
 use bakewell::emulator::CompletionPolicy;
-use bakewell::schedule::gdn::Stage;
+use bakewell::schedule::gdn::{Engine, Stage};
 use bakewell::{Arch, Buffer, Device};
 use bakewell_reference::gdn::{Gdn as Problem, adjoint as reference_adjoint};
 use half::bf16;
@@ -119,14 +119,19 @@ fn the_model_is_the_adjoint() {
 /// Limits of the rms ratio: what bf16 operands cost (`specs/gdn.md`, 3.5), and of the largest error.
 const LARGEST: f64 = 0.03;
 
-/// Runs every program of the stage and holds it against the model; all give the same bits.
+/// Runs every program of the stage on registers and holds it against the model; all give the same bits.
 fn adjoint(device: &Device, known: &Known) {
+    adjoint_on(Engine::Registers, device, known);
+}
+
+/// The same of any engine.
+fn adjoint_on(engine: Engine, device: &Device, known: &Known) {
     let Known { inputs, backward, .. } = known;
     let staged = Staged::new(device, inputs).unwrap();
     let returned = known.returned(&staged);
     let start = known.segment_starts(device);
     let mut first: Option<[Vec<u8>; 3]> = None;
-    for schedule in staged.schedules(Stage::Adjoint) {
+    for schedule in staged.schedules_on(engine, Stage::Adjoint) {
         let what = |tensor: &str| format!("{device} {} {tensor} of {:?}", schedule.name, inputs.case);
         let scanned =
             returned.adjoint(schedule, start.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", what("launch")));
@@ -179,6 +184,22 @@ fn adjoints_are_the_same_on_every_architecture() {
     for arch in Arch::ALL {
         adjoint(&emulated(arch, 1, CompletionPolicy::Eager), &known);
     }
+}
+
+/// On Hopper's warpgroup products: the same cases, more chunks than any ring holds, and segments.
+#[test]
+fn adjoints_on_warpgroup_products() {
+    for (seed, (case, dht)) in cases().iter().enumerate() {
+        adjoint_on(
+            Engine::Wgmma,
+            &emulated(Arch::Sm90, seed as u64, CompletionPolicy::Random),
+            &Known::new(case, *dht),
+        );
+    }
+    let long = Case { lengths: &[390], l2norm: true, packed: true, ..Case::default() };
+    adjoint_on(Engine::Wgmma, &emulated(Arch::Sm90, 1, CompletionPolicy::Eager), &Known::new(&long, true));
+    let cut = Case { lengths: &[65, 0, 260], h0: true, l2norm: true, segment_chunks: Some(2), ..Case::default() };
+    adjoint_on(Engine::Wgmma, &emulated(Arch::Sm90, 3, CompletionPolicy::Lazy), &Known::new(&cut, true));
 }
 
 /// The gradient of a segment from zero: of every segment that has one before it, and of no other.

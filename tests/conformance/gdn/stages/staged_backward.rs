@@ -1,7 +1,7 @@
 //! Tensors of a backward on a device, and the launches of its stages.
 
 use bakewell::schedule::Schedule;
-use bakewell::schedule::gdn::Gdn;
+use bakewell::schedule::gdn::{Engine, Gdn};
 use bakewell::{Buffer, Result};
 use bakewell_core::params::ParamBlock;
 
@@ -76,6 +76,14 @@ impl<'a> Returned<'a> {
             .pointer("dh", scanned.dh.address())?
             .pointer("dh0", scanned.dh0.address())?
             .pointer("segment_state", 0)?;
+        if schedule.engine == Engine::Wgmma {
+            let dv = Heads {
+                address: scanned.dv.address(),
+                token_stride: (case.value_heads * DIM) as u64,
+                head_stride: DIM as u64,
+            };
+            self.staged.write_maps(&mut block, &[("grad_o", self.grad_o), ("dv", dv)], ("dh", &scanned.dh))?;
+        }
         let ctas = self.staged.inputs.segments().0.len() * case.value_heads * schedule.value_splits() as usize;
         self.staged.launch(schedule, ctas, &block)?;
         Ok(scanned)

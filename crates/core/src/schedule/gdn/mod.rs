@@ -285,7 +285,7 @@ impl Schedule for Gdn {
 
     fn source(&self) -> (&'static str, &'static str) {
         if self.engine == Engine::Wgmma {
-            return wgmma::SOURCE;
+            return wgmma::source(self);
         }
         match self.stage {
             Stage::Prepare => ("gdn/prepare.cu", "gdn_prepare"),
@@ -332,7 +332,7 @@ impl Schedule for Gdn {
 
     fn params(&self) -> ParamLayout {
         if self.engine == Engine::Wgmma {
-            return wgmma::SCAN_PARAMS;
+            return wgmma::params(self);
         }
         match self.stage {
             Stage::Prepare => prepare::PARAMS,

@@ -7,11 +7,12 @@
 //! |---|---|---|
 //! | `Stage::Scan` | forward that keeps no states | `o`, `ht` |
 //! | `Stage::States` | forward with tape, and the tape again when `o` is null | `v_new`, `h`, `o`, `ht` |
+//! | `Stage::Adjoint` | backward | `dv` (dVb), `dh`, `dh0` |
 //!
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
 //! warpgroup and one that loads work ahead of the state.
 
-use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, scan};
+use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, scan};
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::schedule::{Budgets, Fact};
 use crate::tensor_map::{MapType, Swizzle, TensorMapRequest};
@@ -102,14 +103,31 @@ pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
     ]
 }
 
-/// Kernel and entry of every program.
-pub(super) const SOURCE: (&str, &str) = ("gdn/hopper_forward.cu", "gdn_forward_wgmma");
+pub(super) fn source(schedule: &Gdn) -> (&'static str, &'static str) {
+    match schedule.stage {
+        Stage::Adjoint => ("gdn/hopper_adjoint.cu", "gdn_adjoint_wgmma"),
+        _ => ("gdn/hopper_forward.cu", "gdn_forward_wgmma"),
+    }
+}
+
+pub(super) const fn params(schedule: &Gdn) -> ParamLayout {
+    match schedule.stage {
+        Stage::Adjoint => ADJOINT_PARAMS,
+        _ => SCAN_PARAMS,
+    }
+}
 
 const SCAN_MAPS: [&str; 7] = ["q_map", "k_map", "v_map", "a_map", "h_map", "o_map", "v_new_map"];
+const ADJOINT_MAPS: [&str; 6] = ["q_map", "k_map", "grad_o_map", "a_map", "dh_map", "dv_map"];
 
 /// Fields of the parameter block of the forward scan: tensor maps, then those of [`scan::PARAMS`].
 pub const SCAN_PARAMS: ParamLayout = ParamLayout {
     fields: &with_maps::<{ SCAN_MAPS.len() + scan::PARAMS.fields.len() }>(&SCAN_MAPS, scan::PARAMS.fields),
+};
+
+/// Fields of the parameter block of the adjoint scan: tensor maps, then those of [`adjoint::PARAMS`].
+pub const ADJOINT_PARAMS: ParamLayout = ParamLayout {
+    fields: &with_maps::<{ ADJOINT_MAPS.len() + adjoint::PARAMS.fields.len() }>(&ADJOINT_MAPS, adjoint::PARAMS.fields),
 };
 
 const fn with_maps<const N: usize>(maps: &[&'static str], fields: &[ParamField]) -> [ParamField; N] {
@@ -179,6 +197,12 @@ impl Gdn {
 
     /// Forward with tape, half a head per CTA.
     pub const WGMMA_STATES_V64: Gdn = Gdn { name: "wgmma_states_v64", ..half(Gdn::WGMMA_STATES) };
+
+    /// Backward.
+    pub const WGMMA_ADJOINT: Gdn = Gdn { name: "wgmma_adjoint", stage: Stage::Adjoint, ..Gdn::WGMMA_SCAN };
+
+    /// Backward, half a head per CTA.
+    pub const WGMMA_ADJOINT_V64: Gdn = Gdn { name: "wgmma_adjoint_v64", ..half(Gdn::WGMMA_ADJOINT) };
 }
 
 const fn half(schedule: Gdn) -> Gdn {
@@ -189,7 +213,14 @@ const fn half(schedule: Gdn) -> Gdn {
 mod tests {
     use super::*;
 
-    const ALL: [Gdn; 4] = [Gdn::WGMMA_SCAN, Gdn::WGMMA_SCAN_V64, Gdn::WGMMA_STATES, Gdn::WGMMA_STATES_V64];
+    const ALL: [Gdn; 6] = [
+        Gdn::WGMMA_SCAN,
+        Gdn::WGMMA_SCAN_V64,
+        Gdn::WGMMA_STATES,
+        Gdn::WGMMA_STATES_V64,
+        Gdn::WGMMA_ADJOINT,
+        Gdn::WGMMA_ADJOINT_V64,
+    ];
 
     #[test]
     fn budgets_fit_an_sm() {
@@ -209,6 +240,7 @@ mod tests {
     #[test]
     fn the_fields_of_the_register_engine_follow_the_maps() {
         assert_eq!(&SCAN_PARAMS.fields[SCAN_MAPS.len()..], scan::PARAMS.fields);
+        assert_eq!(&ADJOINT_PARAMS.fields[ADJOINT_MAPS.len()..], adjoint::PARAMS.fields);
         assert_eq!(SCAN_PARAMS.align(), 64);
     }
 }
