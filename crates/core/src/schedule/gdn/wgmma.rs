@@ -186,7 +186,6 @@ impl Gdn {
         threads: 4 * WARPGROUP,
         value_columns: HEAD_DIM,
         min_ctas_per_sm: 1,
-        ..Gdn::PREPARE
     };
 
     /// Forward without tape, half a head per CTA: where heads do not fill the device.
