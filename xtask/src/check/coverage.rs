@@ -8,8 +8,11 @@ use crate::workspace::{Unit, Workspace};
 use crate::{sources, toolchain};
 
 /// The support that the README promises: which operations ship for which architectures.
-pub(crate) const PROMISED: &[(Operation, &[Arch])] =
-    &[(Operation::GqaDecode, &Arch::ALL), (Operation::Nvfp4Context, &[Arch::Sm90])];
+pub(crate) const PROMISED: &[(Operation, &[Arch])] = &[
+    (Operation::GqaDecode, &Arch::ALL),
+    (Operation::Nvfp4Context, &[Arch::Sm90]),
+    (Operation::Nvfp4PreAttention, &[Arch::Sm90]),
+];
 
 /// Every promised operation of an architecture has a schedule, and schedules and records match one to one.
 pub(crate) fn promises(arch: Arch, units: &[Unit], manifest: &Manifest) -> Vec<String> {
