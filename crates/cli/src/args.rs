@@ -18,12 +18,14 @@ pub(crate) enum OperationArg {
     Nvfp4Context,
     /// NVFP4 pre-attention.
     Nvfp4PreAttention,
+    /// Gated DeltaNet training.
+    Gdn,
 }
 
 impl OperationArg {
     /// Every operation of this build.
-    pub(crate) const ALL: [OperationArg; 3] =
-        [OperationArg::GqaDecode, OperationArg::Nvfp4Context, OperationArg::Nvfp4PreAttention];
+    pub(crate) const ALL: [OperationArg; 4] =
+        [OperationArg::GqaDecode, OperationArg::Nvfp4Context, OperationArg::Nvfp4PreAttention, OperationArg::Gdn];
 
     /// Its name everywhere else.
     pub(crate) fn operation(self) -> Operation {
@@ -31,6 +33,7 @@ impl OperationArg {
             OperationArg::GqaDecode => Operation::GqaDecode,
             OperationArg::Nvfp4Context => Operation::Nvfp4Context,
             OperationArg::Nvfp4PreAttention => Operation::Nvfp4PreAttention,
+            OperationArg::Gdn => Operation::Gdn,
         }
     }
 }
@@ -77,13 +80,23 @@ pub(crate) fn emulator_options(target: Target, seed: u64) -> Options {
     Options { seed, policy, ..Options::new(target) }
 }
 
-/// A problem from `field=value` pairs: `batch=4,capacity=256,lse=true`. Fields that are not given keep their defaults.
+/// A problem from `field=value` pairs: `batch=4,capacity=256,lse=true`. A value may be JSON in brackets:
+/// `tokens=7,sequences={"offsets":[0,3,7]}`. Fields that are not given keep their defaults.
 ///
 /// # Errors
 /// What is wrong with a pair, or serde's words about a field.
 pub(crate) fn problem<T: DeserializeOwned>(shape: &str) -> anyhow::Result<T> {
     let mut fields = serde_json::Map::new();
-    for pair in shape.split([',', ' ']).filter(|pair| !pair.is_empty()) {
+    let mut depth = 0;
+    let separates = |character: char| {
+        match character {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && matches!(character, ',' | ' ')
+    };
+    for pair in shape.split(separates).filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
             anyhow::bail!("shape: expected field=value, got {pair:?}");
         };
@@ -117,6 +130,16 @@ mod tests {
         };
         assert_eq!(problem, expected);
         assert_eq!(super::problem::<GqaDecode>("").unwrap(), GqaDecode::default());
+    }
+
+    #[test]
+    fn brackets_hold_a_value_together() {
+        use bakewell::gdn::{Gdn, Pins, Sequences};
+        let problem: Gdn =
+            problem(r#"tokens=7,sequences={"offsets": [0, 3,7]},copies=["q","do"],pins={"segment_chunks":4}"#).unwrap();
+        assert_eq!(problem.sequences, Sequences::Offsets(vec![0, 3, 7]));
+        assert_eq!((problem.tokens, problem.copies.len()), (7, 2));
+        assert_eq!(problem.pins, Pins { segment_chunks: Some(4), ..Pins::default() });
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use bakewell::cuda::{self, DeviceFacts};
+use bakewell::gdn::{Backward, Forward};
 use bakewell::gqa_decode::{GqaDecode, consider};
 use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
@@ -182,6 +183,8 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
             OperationArg::GqaDecode => planned::<GqaDecode>(arch, sm_count),
             OperationArg::Nvfp4Context => planned::<Nvfp4Context>(arch, sm_count),
             OperationArg::Nvfp4PreAttention => planned::<Nvfp4PreAttention>(arch, sm_count),
+            OperationArg::Gdn => planned::<Forward>(arch, sm_count)
+                .and_then(|forward| Ok(format!("{forward}; {}", planned::<Backward>(arch, sm_count)?))),
         };
         let (plan, refusal) = match plan {
             Ok(plan) => (Some(plan), None),
@@ -190,7 +193,7 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
         let others = match operation {
             OperationArg::GqaDecode => gqa_decode_others(arch, sm_count),
             // One family of schedules per architecture: there is no other row.
-            OperationArg::Nvfp4Context | OperationArg::Nvfp4PreAttention => Vec::new(),
+            OperationArg::Nvfp4Context | OperationArg::Nvfp4PreAttention | OperationArg::Gdn => Vec::new(),
         };
         OperationRoute { operation: operation.operation(), plan, refusal, others }
     };

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bakewell::gdn::{Backward, Forward, Gdn};
 use bakewell::gqa_decode::{GqaDecode, consider};
 use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
@@ -37,6 +38,11 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         }
         OperationArg::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
         OperationArg::Nvfp4PreAttention => plan::<Nvfp4PreAttention>(&problem(&args.shape)?, target)?,
+        OperationArg::Gdn => {
+            let problem: Gdn = problem(&args.shape)?;
+            let forward = plan(&Forward(problem.clone()), target)?;
+            forward + &if problem.training { plan(&Backward(problem), target)? } else { String::new() }
+        }
     };
     Ok(Report::fine(text))
 }

@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use bakewell::{DType, Device, DeviceName, Operation};
-use bakewell_conformance::{HostTensor, Judged, Outputs, TensorFile, gqa_decode, nvfp4_context, nvfp4_pre_attention};
+use bakewell_conformance::{
+    HostTensor, Judged, Outputs, TensorFile, gdn, gqa_decode, nvfp4_context, nvfp4_pre_attention,
+};
 
 use crate::args::{Opened, OperationArg, open};
 use crate::report::Report;
@@ -41,6 +43,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         OperationArg::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
         OperationArg::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
         OperationArg::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
+        OperationArg::Gdn => run::<gdn::Inputs>(args, &file, &opened),
     }
 }
 

@@ -16,7 +16,7 @@ const POISON: u8 = 0xFF;
 /// A buffer between guards.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    name: &'static str,
+    pub(crate) name: &'static str,
     pub(crate) buffer: Buffer,
     dtype: DType,
     shape: Vec<u64>,

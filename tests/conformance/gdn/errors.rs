@@ -54,7 +54,7 @@ impl Tensors {
             q: self.view("q", DType::Bf16, &q),
             k: self.view("k", DType::Bf16, &q),
             v: self.view("v", DType::Bf16, &v),
-            g: self.view("g", DType::F32, &gates),
+            g: Some(self.view("g", DType::F32, &gates)),
             beta: self.view("beta", problem.beta, &gates),
             cu_seqlens: Some(self.view("cu_seqlens", DType::I32, &problem.cu_seqlens_shape())),
             h0: Some(self.view("h0", DType::F32, &state)),
@@ -83,7 +83,7 @@ impl Tensors {
             dq: self.view("dq", DType::Bf16, &q),
             dk: self.view("dk", DType::Bf16, &q),
             dv: self.view("dv", DType::Bf16, &v),
-            dg: self.view("dg", DType::F32, &gates),
+            dg: Some(self.view("dg", DType::F32, &gates)),
             dbeta: self.view("dbeta", problem.beta, &gates),
             dh0: Some(self.view("dh0", DType::F32, &state)),
             workspace: None,
@@ -141,7 +141,7 @@ fn element_types() {
     refused("q", Property::DType, |t, args| args.q = t.view("q", DType::F16, &[1, 7, 2, 128]));
     refused("k", Property::DType, |t, args| args.k = t.view("k", DType::F16, &[1, 7, 2, 128]));
     refused("v", Property::DType, |t, args| args.v = t.view("v", DType::F32, &[1, 7, 4, 128]));
-    refused("g", Property::DType, |t, args| args.g = t.view("g", DType::Bf16, &[1, 7, 4]));
+    refused("g", Property::DType, |t, args| args.g = Some(t.view("g", DType::Bf16, &[1, 7, 4])));
     refused("beta", Property::DType, |t, args| args.beta = t.view("beta", DType::Bf16, &[1, 7, 4]));
     refused("h0", Property::DType, |t, args| args.h0 = Some(t.view("h0", DType::Bf16, &[2, 4, 128, 128])));
     refused("o", Property::DType, |t, args| args.o = t.view("o", DType::F32, &[1, 7, 4, 128]));
@@ -159,7 +159,7 @@ fn shapes() {
     refused("q", Property::Shape, |t, args| args.q = t.view("q", DType::Bf16, &[1, 7, 2, 64]));
     refused("k", Property::Shape, |t, args| args.k = t.view("k", DType::Bf16, &[1, 7, 4, 128]));
     refused("v", Property::Shape, |t, args| args.v = t.view("v", DType::Bf16, &[1, 6, 4, 128]));
-    refused("g", Property::Shape, |t, args| args.g = t.view("g", DType::F32, &[1, 7, 2]));
+    refused("g", Property::Shape, |t, args| args.g = Some(t.view("g", DType::F32, &[1, 7, 2])));
     refused("beta", Property::Shape, |t, args| args.beta = t.view("beta", DType::F32, &[1, 7, 2]));
     refused("h0", Property::Shape, |t, args| args.h0 = Some(t.view("h0", DType::F32, &[1, 4, 128, 128])));
     refused("cu_seqlens", Property::Rank, |t, args| {
@@ -170,7 +170,7 @@ fn shapes() {
     refused_backward("dht", Property::Shape, |t, args| {
         args.dht = Some(t.view("dht", DType::F32, &[2, 2, 128, 128]));
     });
-    refused_backward("dg", Property::Shape, |t, args| args.dg = t.view("dg", DType::F32, &[1, 7, 2]));
+    refused_backward("dg", Property::Shape, |t, args| args.dg = Some(t.view("dg", DType::F32, &[1, 7, 2])));
 }
 
 #[test]
@@ -207,6 +207,8 @@ fn sequences() {
 
 #[test]
 fn what_is_optional_is_there_exactly_when_planned() {
+    refused("g", Property::Presence, |_, args| args.g = None);
+    refused_backward("dg", Property::Presence, |_, args| args.dg = None);
     refused("h0", Property::Presence, |_, args| args.h0 = None);
     refused("ht", Property::Presence, |_, args| args.ht = None);
     refused("tape", Property::Presence, |_, args| args.tape = None);
@@ -245,7 +247,7 @@ fn layouts_are_read_in_place_or_named_as_copies() {
         (Input::K, Property::Layout, |t, args| args.k = strided(t, "k", 0, &[1, 7, 2, 128], &[9999, 260, 128, 1])),
         (Input::V, Property::Alignment, |t, args| args.v = strided(t, "v", 8, &[1, 7, 4, 128], &[9999, 512, 128, 1])),
         (Input::V, Property::Layout, |t, args| args.v = strided(t, "v", 0, &[1, 7, 4, 128], &[9999, 0, 128, 1])),
-        (Input::G, Property::Layout, |t, args| args.g = strided(t, "g", 0, &[1, 7, 4], &[9999, 8, 2])),
+        (Input::G, Property::Layout, |t, args| args.g = Some(strided(t, "g", 0, &[1, 7, 4], &[9999, 8, 2]))),
     ];
     for (input, property, change) in cases {
         refused(input.name(), property, change);
@@ -273,7 +275,7 @@ fn strides_that_kernels_follow_are_accepted() {
         view.unwrap()
     };
     (args.q, args.k, args.v) = (head(0, 2), head(2, 2), head(4, 4));
-    args.g = tensors.buffer("g").strided_view(4, DType::F32, &[1, 7, 4], &[77, 11, 1]).unwrap();
+    args.g = Some(tensors.buffer("g").strided_view(4, DType::F32, &[1, 7, 4], &[77, 11, 1]).unwrap());
     args.cu_seqlens = Some(tensors.view("cu_seqlens", DType::I64, &[3]));
     tensors.forward.bind(args).unwrap();
 }

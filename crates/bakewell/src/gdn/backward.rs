@@ -8,12 +8,13 @@ use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, DType, Error, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
+use serde::Serialize;
 
 use super::decide::{Decision, Pass, Role, decide};
 use super::inputs::dense;
 use super::values::{Values, launch, shared};
 use super::{Gdn, Input, Tape};
-use crate::arguments::{Argument, Arguments};
+use crate::arguments::{Argument, Arguments, check_optional};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
 use crate::bound::HostWork;
@@ -21,7 +22,8 @@ use crate::plan::{Problem, sealed::Sealed};
 use crate::workspace::WorkspaceLayout;
 
 /// The backward call of a problem.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Backward(pub Gdn);
 
 /// The tensors of a backward call; shapes as in the [module documentation](super).
@@ -33,8 +35,8 @@ pub struct BackwardArgs<'a> {
     pub k: TensorView<'a>,
     /// Values.
     pub v: TensorView<'a>,
-    /// Logarithms of decays.
-    pub g: TensorView<'a>,
+    /// Logarithms of decays; present exactly when the problem has gates.
+    pub g: Option<TensorView<'a>>,
     /// Write strengths.
     pub beta: TensorView<'a>,
     /// First token of each sequence, and the end; needed where only the device knows them.
@@ -53,8 +55,8 @@ pub struct BackwardArgs<'a> {
     pub dk: TensorView<'a>,
     /// Gradient of `v`.
     pub dv: TensorView<'a>,
-    /// Gradient of `g`.
-    pub dg: TensorView<'a>,
+    /// Gradient of `g`; present exactly when the problem has gates.
+    pub dg: Option<TensorView<'a>>,
     /// Gradient of `beta`.
     pub dbeta: TensorView<'a>,
     /// Gradient of `h0`; present exactly when the problem has start states.
@@ -65,14 +67,14 @@ pub struct BackwardArgs<'a> {
 }
 
 impl<'a> BackwardArgs<'a> {
-    fn input(&self, input: Input) -> TensorView<'a> {
+    fn input(&self, input: Input) -> Option<TensorView<'a>> {
         match input {
-            Input::Q => self.q,
-            Input::K => self.k,
-            Input::V => self.v,
+            Input::Q => Some(self.q),
+            Input::K => Some(self.k),
+            Input::V => Some(self.v),
             Input::G => self.g,
-            Input::Beta => self.beta,
-            Input::Do => self.d_o,
+            Input::Beta => Some(self.beta),
+            Input::Do => Some(self.d_o),
         }
     }
 }
@@ -86,16 +88,16 @@ impl<'a> Arguments<'a> for BackwardArgs<'a> {
             Argument::read("q", &self.q),
             Argument::read("k", &self.k),
             Argument::read("v", &self.v),
-            Argument::read("g", &self.g),
             Argument::read("beta", &self.beta),
             Argument::read("do", &self.d_o),
             Argument::read("tape", &self.tape.view),
             Argument::write("dq", &self.dq),
             Argument::write("dk", &self.dk),
             Argument::write("dv", &self.dv),
-            Argument::write("dg", &self.dg),
             Argument::write("dbeta", &self.dbeta),
         ];
+        tensors.extend(self.g.iter().map(|view| Argument::read("g", view)));
+        tensors.extend(self.dg.iter().map(|view| Argument::write("dg", view)));
         tensors.extend(self.cu_seqlens.iter().map(|view| Argument::read("cu_seqlens", view)));
         tensors.extend(self.h0.iter().map(|view| Argument::read("h0", view)));
         tensors.extend(self.dht.iter().map(|view| Argument::read("dht", view)));
@@ -134,7 +136,7 @@ impl Problem for Backward {
     fn check(&self, args: &BackwardArgs<'_>) -> Result<()> {
         let problem = &self.0;
         for &input in INPUTS {
-            problem.check_input(input, &args.input(input))?;
+            problem.check_input(input, args.input(input).as_ref())?;
         }
         problem.check_cu_seqlens(args.cu_seqlens.as_ref())?;
         problem.check_state("h0", args.h0.as_ref(), problem.initial_state)?;
@@ -146,7 +148,7 @@ impl Problem for Backward {
         dense("dq", &args.dq, DType::Bf16, &problem.q_shape())?;
         dense("dk", &args.dk, DType::Bf16, &problem.q_shape())?;
         dense("dv", &args.dv, DType::Bf16, &problem.v_shape())?;
-        dense("dg", &args.dg, DType::F32, &problem.gate_shape())?;
+        check_optional("dg", args.dg.as_ref(), problem.gate, DType::F32, &problem.gate_shape())?;
         dense("dbeta", &args.dbeta, problem.beta, &problem.gate_shape())?;
         problem.check_state("dh0", args.dh0.as_ref(), problem.initial_state)
     }
@@ -156,13 +158,13 @@ impl Problem for Backward {
         args.tape.expect(decision.content)?;
         let mut values = Values::new(problem, decision, Some(&args.tape), binder)?;
         for &input in INPUTS {
-            values.input(problem, input, &args.input(input), binder);
+            values.input(problem, input, args.input(input).as_ref(), binder)?;
         }
-        for (name, view) in
-            [("dq", &args.dq), ("dk", &args.dk), ("dv", &args.dv), ("dg", &args.dg), ("dbeta", &args.dbeta)]
-        {
+        for (name, view) in [("dq", &args.dq), ("dk", &args.dk), ("dv", &args.dv), ("dbeta", &args.dbeta)] {
             values.tensor(name, Some(view));
         }
+        // Without gates their gradient is made all the same, and dropped.
+        values.point("dg", args.dg.map_or_else(|| binder.region("dg"), |dg| dg.address()));
         values.tensor("h0", args.h0.as_ref());
         values.tensor("dht", args.dht.as_ref());
         values.tensor("dh0", args.dh0.as_ref());

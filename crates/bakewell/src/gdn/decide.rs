@@ -12,7 +12,7 @@ use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, R
 
 use super::split::{Load, segment_chunks};
 use super::tables::Tables;
-use super::tape::Content;
+use super::tape::{Content, digest};
 use super::{Gdn, Input};
 use crate::workspace::WorkspaceLayout;
 
@@ -60,6 +60,22 @@ pub enum Role {
     Adjoint,
     /// Gradients of the inputs.
     Tail,
+}
+
+impl Role {
+    /// The stage of its program.
+    pub const fn stage(self) -> Stage {
+        match self {
+            Role::Copy(_) => Stage::Copy,
+            Role::Tables => Stage::Tables,
+            Role::Prepare => Stage::Prepare,
+            Role::PreScan | Role::States => Stage::States,
+            Role::Compose | Role::AdjointCompose => Stage::Compose,
+            Role::Scan => Stage::Scan,
+            Role::AdjointPreScan | Role::Adjoint => Stage::Adjoint,
+            Role::Tail => Stage::Tail,
+        }
+    }
 }
 
 /// One launch.
@@ -185,6 +201,7 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
         engine: planner.choice.engine,
         content: Content {
             tokens: problem.total_tokens(),
+            offsets: problem.sequences.offsets(problem.batch, problem.tokens).map_or(0, |offsets| digest(&offsets)),
             chunks: division.chunks,
             segments: division.segments,
             segment_chunks: if division.cut { division.segment_chunks } else { 0 },
@@ -231,17 +248,36 @@ impl Planner<'_> {
         Ok(Planner { problem, architecture, sm_count: sm_count.into(), choice })
     }
 
-    /// The program of a stage whose CTAs come `ctas` at a time per value column split: as many splits as the SMs hold
-    /// at once, or as the pin says.
-    fn program(&self, engine: Engine, stage: Stage, ctas: u64) -> Result<&'static Schedule> {
+    /// The program of a role whose CTAs come `ctas` at a time per value column split: as many splits as the SMs hold at
+    /// once, or as the pin says. Of the engine, or of registers where the engine has none and bits may differ.
+    fn program(&self, role: Role, ctas: u64) -> Result<&'static Schedule> {
+        let (engine, stage) = (self.engine(role), self.stage(role));
         let mut found = self.programs(stage, engine);
-        if found.is_empty() {
+        // States that are made again must be those of the scan.
+        if found.is_empty() && role != Role::States {
             found = self.programs(stage, Engine::Registers);
         }
         let pinned = |schedule: &&&Schedule| Some(schedule.value_columns) == self.problem.pins.value_columns;
         let fits = |schedule: &&&Schedule| ctas * u64::from(schedule.value_splits()) <= self.sm_count;
         let chosen = found.iter().find(pinned).or_else(|| found.iter().rev().find(fits)).or(found.first());
-        chosen.copied().ok_or_else(|| no_program(self.architecture, format!("stage {stage:?}")))
+        chosen.copied().ok_or_else(|| no_program(self.architecture, format!("{role:?} of engine {engine:?}")))
+    }
+
+    /// Pre-scans give what no other launch repeats, and one engine has them.
+    fn engine(&self, role: Role) -> Engine {
+        match role {
+            Role::PreScan | Role::AdjointPreScan => PRESCAN_ENGINE,
+            _ => self.choice.engine,
+        }
+    }
+
+    /// On warpgroup products one program leaves a tape, with or without outputs, and another none.
+    fn stage(&self, role: Role) -> Stage {
+        let states = self.problem.training && self.problem.pins.save_state;
+        match role {
+            Role::Scan if states && self.choice.engine == Engine::Wgmma => Stage::States,
+            _ => role.stage(),
+        }
     }
 
     /// Programs of a stage, fewest value column splits first.
@@ -285,13 +321,12 @@ impl Planner<'_> {
     fn segment_chunks(&self, chunks: &[u64]) -> Result<u64> {
         let value_heads = self.problem.value_heads;
         let load = |segments: u64, before: u64| -> Result<Load> {
-            let scan = self.program(self.choice.engine, Stage::Scan, segments * value_heads)?;
+            let scan = self.program(Role::Scan, segments * value_heads)?;
             let steps = self.choice.costs.scan_steps;
             let known = steps.iter().find(|(columns, _)| *columns == scan.value_columns).or(steps.first());
             let splits = u64::from(scan.value_splits());
             // Half of the CTAs of a pre-scan scan the values, half the identity.
-            let prescan = self.program(PRESCAN_ENGINE, Stage::States, 2 * before * value_heads)?;
-            let prescan_splits = 2 * u64::from(prescan.value_splits());
+            let prescan_splits = 2 * u64::from(self.program(Role::PreScan, 2 * before * value_heads)?.value_splits());
             Ok(Load {
                 step: known.map_or(0, |(_, nanoseconds)| *nanoseconds),
                 rounds: (segments * value_heads * splits).div_ceil(self.sm_count),
@@ -315,12 +350,8 @@ impl Planner<'_> {
             return Ok(Vec::new());
         }
         let mut steps = Vec::new();
-        let mut push = |role, stage, ctas: u64, per_split: u64| -> Result<()> {
-            let engine = match role {
-                Role::PreScan | Role::AdjointPreScan => PRESCAN_ENGINE,
-                _ => self.choice.engine,
-            };
-            let schedule = self.program(engine, stage, ctas * per_split)?;
+        let mut push = |role, ctas: u64, per_split: u64| -> Result<()> {
+            let schedule = self.program(role, ctas * per_split)?;
             let ctas = ctas * per_split * u64::from(schedule.value_splits());
             if let Some(config) = geometry(self.architecture.arch, schedule, ctas)? {
                 steps.push(Step { role, schedule, config });
@@ -328,34 +359,31 @@ impl Planner<'_> {
             Ok(())
         };
         for &input in pass.inputs().iter().filter(|&&input| problem.copied(input)) {
-            push(Role::Copy(input), Stage::Copy, tokens, 1)?;
+            push(Role::Copy(input), tokens, 1)?;
         }
         if division.tables.is_none() {
-            push(Role::Tables, Stage::Tables, 1, 1)?;
+            push(Role::Tables, 1, 1)?;
         }
         match pass {
             Pass::Forward => {
-                push(Role::Prepare, Stage::Prepare, chunks * problem.value_heads, 1)?;
+                push(Role::Prepare, chunks * problem.value_heads, 1)?;
                 if cut {
-                    push(Role::PreScan, Stage::States, scans, 2)?;
-                    push(Role::Compose, Stage::Compose, composed, 1)?;
+                    push(Role::PreScan, scans, 2)?;
+                    push(Role::Compose, composed, 1)?;
                 }
-                // On warpgroup products one program leaves a tape, with or without outputs, and another none.
-                let tape = problem.training && problem.pins.save_state;
-                let stage = if tape && self.choice.engine == Engine::Wgmma { Stage::States } else { Stage::Scan };
-                push(Role::Scan, stage, scans, 1)?;
+                push(Role::Scan, scans, 1)?;
             }
             Pass::Backward => {
                 if !problem.pins.save_state {
-                    push(Role::States, Stage::States, scans, 1)?;
+                    push(Role::States, scans, 1)?;
                 }
                 if cut {
-                    push(Role::AdjointPreScan, Stage::Adjoint, scans, 1)?;
-                    push(Role::AdjointCompose, Stage::Compose, composed, 1)?;
+                    push(Role::AdjointPreScan, scans, 1)?;
+                    push(Role::AdjointCompose, composed, 1)?;
                 }
-                push(Role::Adjoint, Stage::Adjoint, scans, 1)?;
+                push(Role::Adjoint, scans, 1)?;
                 // A CTA takes items in turn, and one fits an SM.
-                push(Role::Tail, Stage::Tail, (chunks * problem.heads).min(self.sm_count), 1)?;
+                push(Role::Tail, (chunks * problem.heads).min(self.sm_count), 1)?;
             }
         }
         Ok(steps)
@@ -398,6 +426,9 @@ impl Planner<'_> {
             }
             Pass::Backward => {
                 layout.push("dh", DType::Bf16, &[division.chunks, problem.value_heads, 128, 128])?;
+                if !problem.gate {
+                    layout.push("dg", DType::F32, &problem.gate_shape())?;
+                }
                 if !problem.pins.save_state {
                     self.push_states(&mut layout, division)?;
                 }

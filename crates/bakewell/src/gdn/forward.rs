@@ -8,6 +8,7 @@ use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, Buffer, DType, Error, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
+use serde::Serialize;
 
 use super::decide::{Decision, Pass, Role, decide};
 use super::inputs::dense;
@@ -21,7 +22,8 @@ use crate::plan::{Plan, Problem, sealed::Sealed};
 use crate::workspace::WorkspaceLayout;
 
 /// The forward call of a problem.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Forward(pub Gdn);
 
 /// The tensors of a forward call; shapes as in the [module documentation](super).
@@ -33,8 +35,8 @@ pub struct ForwardArgs<'a> {
     pub k: TensorView<'a>,
     /// Values.
     pub v: TensorView<'a>,
-    /// Logarithms of decays.
-    pub g: TensorView<'a>,
+    /// Logarithms of decays; present exactly when the problem has gates.
+    pub g: Option<TensorView<'a>>,
     /// Write strengths.
     pub beta: TensorView<'a>,
     /// First token of each sequence, and the end; needed where only the device knows them.
@@ -52,14 +54,15 @@ pub struct ForwardArgs<'a> {
 }
 
 impl<'a> ForwardArgs<'a> {
-    /// The tensor of an input; `do` is none of a forward.
-    fn input(&self, input: Input) -> TensorView<'a> {
+    /// The tensor of an input.
+    fn input(&self, input: Input) -> Option<TensorView<'a>> {
         match input {
-            Input::Q => self.q,
-            Input::K => self.k,
-            Input::V => self.v,
+            Input::Q => Some(self.q),
+            Input::K => Some(self.k),
+            Input::V => Some(self.v),
             Input::G => self.g,
-            Input::Beta | Input::Do => self.beta,
+            Input::Beta => Some(self.beta),
+            Input::Do => None,
         }
     }
 }
@@ -70,10 +73,10 @@ impl<'a> Arguments<'a> for ForwardArgs<'a> {
             Argument::read("q", &self.q),
             Argument::read("k", &self.k),
             Argument::read("v", &self.v),
-            Argument::read("g", &self.g),
             Argument::read("beta", &self.beta),
             Argument::write("o", &self.o),
         ];
+        tensors.extend(self.g.iter().map(|view| Argument::read("g", view)));
         tensors.extend(self.cu_seqlens.iter().map(|view| Argument::read("cu_seqlens", view)));
         tensors.extend(self.h0.iter().map(|view| Argument::read("h0", view)));
         tensors.extend(self.ht.iter().map(|view| Argument::write("ht", view)));
@@ -112,7 +115,7 @@ impl Problem for Forward {
     fn check(&self, args: &ForwardArgs<'_>) -> Result<()> {
         let problem = &self.0;
         for &input in Pass::Forward.inputs() {
-            problem.check_input(input, &args.input(input))?;
+            problem.check_input(input, args.input(input).as_ref())?;
         }
         problem.check_cu_seqlens(args.cu_seqlens.as_ref())?;
         problem.check_state("h0", args.h0.as_ref(), problem.initial_state)?;
@@ -134,7 +137,7 @@ impl Problem for Forward {
         }
         let mut values = Values::new(problem, decision, args.tape.as_ref(), binder)?;
         for &input in Pass::Forward.inputs() {
-            values.input(problem, input, &args.input(input), binder);
+            values.input(problem, input, args.input(input).as_ref(), binder)?;
         }
         values.tensor("o", Some(&args.o));
         values.tensor("h0", args.h0.as_ref());

@@ -28,8 +28,16 @@ impl Gdn {
         }
     }
 
-    /// Checks an input: type, shape, and unless it is copied whether it can be read in place.
-    pub(super) fn check_input(&self, input: Input, view: &TensorView<'_>) -> Result<()> {
+    /// Checks an input: presence, type, shape, and unless it is copied whether it can be read in place.
+    pub(super) fn check_input(&self, input: Input, view: Option<&TensorView<'_>>) -> Result<()> {
+        let wanted = self.gate || input != Input::G;
+        let presence = |expected, given| Err(Error::argument(input.name(), Property::Presence, expected, given));
+        let view = match (view, wanted) {
+            (Some(view), true) => view,
+            (None, false) => return Ok(()),
+            (Some(_), false) => return presence("no tensor, as planned", "a tensor"),
+            (None, true) => return presence("a tensor, as planned", "none"),
+        };
         let (dtype, shape) = self.input(input);
         view.expect(input.name(), dtype, &shape)?;
         if view.is_empty() || self.copied(input) {

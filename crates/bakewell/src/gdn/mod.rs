@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | `q`, `k` | bf16 | `[B, T, H, 128]` | read in place, see below |
 //! | `v`, `do` | bf16 | `[B, T, HV, 128]` | read in place |
-//! | `g` | f32 | `[B, T, HV]` | read in place; natural logarithm of the decay, normally at most 0 |
+//! | `g` | f32 | `[B, T, HV]` | read in place; natural logarithm of the decay, normally at most 0; may be absent |
 //! | `beta` | f32 or bf16 | `[B, T, HV]` | read in place |
 //! | `cu_seqlens` | i32 or i64 | `[N + 1]` | contiguous |
 //! | `h0`, `ht`, `dht`, `dh0` | f32 | `[N, HV, 128 (key), 128 (value)]` | contiguous |
@@ -131,6 +131,8 @@ pub struct Gdn {
     pub l2norm: bool,
     /// Element type of `beta` and `dbeta`: f32 or bf16.
     pub beta: DType,
+    /// Whether there are gates: `g` is given, and `dg` wanted. Without, nothing decays.
+    pub gate: bool,
     /// Whether `h0` is given, and `dh0` wanted.
     pub initial_state: bool,
     /// Whether `ht` is wanted; `dht` may then be given.
@@ -155,6 +157,7 @@ impl Default for Gdn {
             scale: None,
             l2norm: true,
             beta: DType::F32,
+            gate: true,
             initial_state: false,
             final_state: false,
             training: true,
@@ -207,7 +210,7 @@ impl Gdn {
 
     /// Whether an input is copied.
     pub fn copied(&self, input: Input) -> bool {
-        self.copies.contains(&input)
+        self.copies.contains(&input) && (self.gate || input != Input::G)
     }
 
     /// Checks what does not depend on a device.

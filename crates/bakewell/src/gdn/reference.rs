@@ -46,7 +46,7 @@ pub(super) fn forward(problem: &Gdn, memory: &HostMemory, args: &ForwardArgs<'_>
         q: widened(memory, &args.q)?,
         k: widened(memory, &args.k)?,
         v: widened(memory, &args.v)?,
-        g: widened(memory, &args.g)?,
+        g: gates(problem, memory, args.g.as_ref())?,
         beta: widened(memory, &args.beta)?,
         h0: args.h0.as_ref().map(|h0| widened(memory, h0)).transpose()?,
     };
@@ -61,7 +61,7 @@ pub(super) fn backward(problem: &Gdn, memory: &HostMemory, args: &BackwardArgs<'
         q: widened(memory, &args.q)?,
         k: widened(memory, &args.k)?,
         v: widened(memory, &args.v)?,
-        g: widened(memory, &args.g)?,
+        g: gates(problem, memory, args.g.as_ref())?,
         beta: widened(memory, &args.beta)?,
         h0: args.h0.as_ref().map(|h0| widened(memory, h0)).transpose()?,
     };
@@ -71,11 +71,11 @@ pub(super) fn backward(problem: &Gdn, memory: &HostMemory, args: &BackwardArgs<'
         (&args.dq, &gradients.dq),
         (&args.dk, &gradients.dk),
         (&args.dv, &gradients.dv),
-        (&args.dg, &gradients.dg),
         (&args.dbeta, &gradients.dbeta),
     ] {
         rounded(memory, view, values)?;
     }
+    args.dg.as_ref().map_or(Ok(()), |dg| rounded(memory, dg, &gradients.dg))?;
     args.dh0.as_ref().map_or(Ok(()), |dh0| rounded(memory, dh0, &gradients.dh0))
 }
 
@@ -92,6 +92,14 @@ fn offsets(problem: &Gdn, memory: &HostMemory, cu_seqlens: Option<&TensorView<'_
     let outside = || Error::value("cu_seqlens", format!("an end of {} tokens", problem.tokens), format!("{offsets:?}"));
     let offsets: Option<Vec<usize>> = offsets.iter().map(|&offset| usize::try_from(offset).ok()).collect();
     offsets.filter(|offsets| offsets.last() == Some(&(problem.tokens as usize))).ok_or_else(outside)
+}
+
+/// Gates, zero without.
+fn gates(problem: &Gdn, memory: &HostMemory, view: Option<&TensorView<'_>>) -> Result<Vec<f64>> {
+    match view {
+        Some(view) => widened(memory, view),
+        None => Ok(vec![0.0; problem.gate_shape().iter().product::<u64>() as usize]),
+    }
 }
 
 fn widened(memory: &HostMemory, view: &TensorView<'_>) -> Result<Vec<f64>> {

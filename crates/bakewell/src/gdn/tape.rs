@@ -33,6 +33,8 @@ pub struct Tape<'a> {
 pub struct Content {
     /// Tokens of all sequences.
     pub tokens: u64,
+    /// Digest of the offsets; 0 where only the device knows them.
+    pub offsets: u64,
     /// Chunks.
     pub chunks: u64,
     /// Segments.
@@ -49,13 +51,26 @@ pub struct Content {
     pub engine: Engine,
 }
 
+/// Digest of offsets: FNV-1a over their bytes.
+pub(super) fn digest(offsets: &[u64]) -> u64 {
+    let bytes = offsets.iter().flat_map(|offset| offset.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let states = if self.states { "with states" } else { "without states" };
         write!(
             f,
-            "{} tokens in {} chunks and {} segments (at most {} chunks), heads {}/{}, {states}, {:?}",
-            self.tokens, self.chunks, self.segments, self.segment_chunks, self.heads, self.value_heads, self.engine
+            "{} tokens (offsets {:x}) in {} chunks and {} segments (at most {} chunks), heads {}/{}, {states}, {:?}",
+            self.tokens,
+            self.offsets,
+            self.chunks,
+            self.segments,
+            self.segment_chunks,
+            self.heads,
+            self.value_heads,
+            self.engine
         )
     }
 }

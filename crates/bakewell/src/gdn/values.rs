@@ -95,8 +95,14 @@ impl Values {
         self.0.insert(name, Value::U32(value));
     }
 
-    /// Sets pointer and strides of an input.
-    pub(super) fn input(&mut self, problem: &Gdn, input: Input, view: &TensorView<'_>, binder: &Binder<'_>) {
+    /// Sets pointer and strides of an input. One that is absent is zero at every token.
+    pub(super) fn input(
+        &mut self,
+        problem: &Gdn,
+        input: Input,
+        view: Option<&TensorView<'_>>,
+        binder: &mut Binder<'_>,
+    ) -> Result<()> {
         let [name, token_stride, head_stride] = match input {
             Input::Q => ["q", "q_token_stride", "q_head_stride"],
             Input::K => ["k", "k_token_stride", "k_head_stride"],
@@ -105,10 +111,18 @@ impl Values {
             Input::Beta => ["beta", "beta_token_stride", "beta_head_stride"],
             Input::Do => ["grad_o", "grad_o_token_stride", "grad_o_head_stride"],
         };
-        let rows: Rows = problem.rows(input, view, binder.region(input.region()));
+        let rows = match view {
+            Some(view) => problem.rows(input, view, binder.region(input.region())),
+            None => {
+                let (dtype, shape) = problem.input(input);
+                let zeros = vec![0; (shape[2] * dtype.bytes()) as usize];
+                Rows { address: binder.upload(&zeros)?.address(), token_stride: 0, head_stride: 1 }
+            }
+        };
         self.point(name, rows.address);
         self.0.insert(token_stride, Value::U64(rows.token_stride));
         self.0.insert(head_stride, Value::U64(rows.head_stride));
+        Ok(())
     }
 
     /// The same with these pointers null.
@@ -189,13 +203,13 @@ pub(super) fn shared<'a>(
     problem: &Gdn,
     step: &Step,
     values: &Values,
-    view: impl Fn(Input) -> TensorView<'a>,
+    view: impl Fn(Input) -> Option<TensorView<'a>>,
     cu_seqlens: Option<&TensorView<'a>>,
     binder: &Binder<'_>,
 ) -> Option<Values> {
     let mut values = values.clone();
     match step.role {
-        Role::Copy(input) => copy(problem, input, &view(input), binder.region(input.region()), &mut values),
+        Role::Copy(input) => copy(problem, input, &view(input)?, binder.region(input.region()), &mut values),
         Role::Tables => {
             values.tensor("cu_seqlens", cu_seqlens);
             values.number("cu_seqlens_i64", u32::from(cu_seqlens.is_some_and(|view| view.dtype() == DType::I64)));

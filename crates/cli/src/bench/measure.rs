@@ -9,7 +9,7 @@ use bakewell_conformance::call::{Buffers, TensorSpec, Views};
 use serde::Serialize;
 
 use super::clocks::Clocks;
-use super::record::{KernelTimes, Row};
+use super::record::{Bound, KernelTimes, Row};
 
 /// Live bytes that the inputs of a graph exceed together: more than four times the L2.
 const ROTATION_BYTES: u64 = 256 << 20;
@@ -110,6 +110,7 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
         sha256: plan.schedules().iter().map(digest).collect::<Result<Vec<_>>>()?.join(" + "),
         geometry: S::geometry(decision).into_iter().collect(),
         bytes,
+        bound: Bound::Read,
         flops: shape.flops(),
         sets: bound.len(),
         calls_per_graph: calls,

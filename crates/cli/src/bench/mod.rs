@@ -8,10 +8,12 @@
 //! | [`gqa_decode`] | shapes, inputs and bytes of grouped-query decode attention |
 //! | [`nvfp4_context`] | shapes, inputs and bytes of NVFP4 paged-context attention |
 //! | [`nvfp4_pre_attention`] | shapes, inputs, bytes and operations of NVFP4 pre-attention |
+//! | [`gdn`] | shapes, uses, bytes and operations of Gated DeltaNet training |
 //! | [`record`] | the record of a run |
 
 pub(crate) mod ceilings;
 pub(crate) mod clocks;
+mod gdn;
 mod gqa_decode;
 mod measure;
 mod nvfp4_context;
@@ -65,6 +67,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         OperationArg::GqaDecode => measure_all(&device, &bench, &gqa_decode::shapes(shapes)?)?,
         OperationArg::Nvfp4Context => measure_all(&device, &bench, &nvfp4_context::shapes(shapes)?)?,
         OperationArg::Nvfp4PreAttention => measure_all(&device, &bench, &nvfp4_pre_attention::shapes(shapes)?)?,
+        OperationArg::Gdn => gdn::measure_all(&device, &bench, &gdn::shapes(shapes)?)?,
     };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&record)? + "\n";

@@ -44,7 +44,9 @@ pub(crate) struct Row {
     pub(crate) geometry: BTreeMap<&'static str, u32>,
     /// Bytes that any kernel must move.
     pub(crate) bytes: u64,
-    /// Operations of the matrix products, where they bound the time.
+    /// Which rate of this run bounds them: `read` or, where as much is written, `copy`.
+    pub(crate) bound: Bound,
+    /// Operations of the matrix products, where they are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) flops: Option<u64>,
     /// Distinct sets of inputs, and calls in the graph that rotates over them.
@@ -65,6 +67,14 @@ pub(crate) struct Row {
 pub(crate) struct KernelTimes {
     pub(crate) program: String,
     pub(crate) cold_us: Times,
+}
+
+/// A rate of memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Bound {
+    Read,
+    Copy,
 }
 
 impl Record {
@@ -102,13 +112,17 @@ impl Record {
             "rotating us",
             "p10..p90",
             "GB/s",
-            "of read",
+            "of rate",
             "x floor",
             "TFLOP/s",
             "host us",
         ]);
         for row in &self.rows {
-            let floor = row.bytes as f64 / ceilings.read_gbps / 1e3;
+            let rate = match row.bound {
+                Bound::Read => ceilings.read_gbps,
+                Bound::Copy => ceilings.copy_gbps,
+            };
+            let floor = row.bytes as f64 / rate / 1e3;
             let rotating = row.rotating_us.median;
             rows.add_row([
                 row.shape.clone(),
@@ -141,9 +155,9 @@ impl Record {
              {rows}\n\
              {kernels}\
              cold: events around one call, L2 flushed. less floor: cold without the event pair's floor, an estimate of the kernel. \
-             rotating: per call of one graph over distinct inputs, L2 flushed before it; GB/s, share of the read-only rate and \
-             ratio to the floor belong to it. host: thread time per launch of a binding. Outputs and workspace are allocated \
-             beforehand. Medians.\n",
+             rotating: per call of one graph over distinct inputs, L2 flushed before it; GB/s, share of the rate that bounds it \
+             (read-only, or copy where as much is written), ratio to the floor and TFLOP/s belong to it. host: thread time per \
+             launch of a binding. Outputs and workspace are allocated beforehand. Medians.\n",
             self.device,
             self.sm_count,
             self.driver.as_deref().unwrap_or("unknown"),

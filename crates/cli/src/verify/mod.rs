@@ -6,8 +6,10 @@
 //! | [`gqa_decode`] | grouped-query decode attention |
 //! | [`nvfp4_context`] | NVFP4 paged-context attention |
 //! | [`nvfp4_pre_attention`] | NVFP4 pre-attention |
+//! | [`gdn`] | Gated DeltaNet training |
 
 mod case;
+mod gdn;
 mod gqa_decode;
 mod nvfp4_context;
 mod nvfp4_pre_attention;
@@ -82,6 +84,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
             OperationArg::GqaDecode => gqa_decode::cases(args, device)?,
             OperationArg::Nvfp4Context => nvfp4_context::cases(args)?,
             OperationArg::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
+            OperationArg::Gdn => gdn::cases(args)?,
         };
         for case in cases {
             let outcome = case.outcome(device, others);

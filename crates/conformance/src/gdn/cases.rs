@@ -4,7 +4,7 @@ use bakewell::gdn::{Gdn, Pins, Sequences};
 use bakewell::{DType, Result};
 use serde::Deserialize;
 
-use super::Inputs;
+use super::{Inputs, Place};
 use crate::HostTensor;
 use crate::random::Random;
 
@@ -231,6 +231,7 @@ impl Case {
             h0: when(self.initial_state, &h0)?,
             d_o: Some(tensor(DType::Bf16, &v_shape, &d_o)?),
             dht: when(self.final_state_gradient, &dht)?,
+            place: Place::default(),
             problem,
         })
     }

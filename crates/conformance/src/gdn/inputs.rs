@@ -7,6 +7,7 @@ use bakewell::gdn::{Gdn, Sequences};
 use bakewell::{DType, Error, Result};
 use bakewell_reference::gdn as reference;
 
+use super::Place;
 use crate::{HostTensor, TensorFile};
 
 /// A problem and its tensors.
@@ -20,7 +21,7 @@ pub struct Inputs {
     pub k: HostTensor,
     /// `[B, T, HV, 128]`, bf16.
     pub v: HostTensor,
-    /// `[B, T, HV]`, f32.
+    /// `[B, T, HV]`, f32; not given to a problem without gates, and zero there.
     pub g: HostTensor,
     /// `[B, T, HV]`, f32 or bf16.
     pub beta: HostTensor,
@@ -32,16 +33,21 @@ pub struct Inputs {
     pub d_o: Option<HostTensor>,
     /// `[N, HV, 128, 128]`, f32.
     pub dht: Option<HostTensor>,
+    /// How the inputs lie on a device.
+    pub place: Place,
 }
 
 /// What should come out, by name.
 pub type Expected = BTreeMap<&'static str, Vec<f64>>;
 
+/// Norms of the products that each `dbeta` sums; not an output.
+pub(super) const DBETA_TERMS: &str = "dbeta_terms";
+
 /// The outputs of both calls, in the order in which they are shown.
 pub const OUTPUTS: [&str; 8] = ["o", "ht", "dq", "dk", "dv", "dg", "dbeta", "dh0"];
 
 impl Inputs {
-    /// Inputs from a file with `q`, `k`, `v`, `g`, `beta`, if there are `cu_seqlens`, `h0`, `do`, `dht`, and in the
+    /// Inputs from a file with `q`, `k`, `v`, `beta`, if there are `g`, `cu_seqlens`, `h0`, `do`, `dht`, and in the
     /// metadata `scale`, `l2norm` (false if absent) and `final_state` (whether there is `dht` if absent).
     ///
     /// # Errors
@@ -60,7 +66,11 @@ impl Inputs {
         };
         let offsets = optional("cu_seqlens").map(|offsets| integers(&offsets)).transpose()?;
         let (h0, d_o, dht) = (optional("h0"), optional("do"), optional("dht"));
+        let gates = [batch, tokens, value_heads];
+        let zeros = || HostTensor::of(&gates, &vec![0f32; gates.iter().product::<u64>() as usize]);
+        let g = optional("g");
         let problem = Gdn {
+            gate: g.is_some(),
             batch,
             tokens,
             heads,
@@ -75,7 +85,19 @@ impl Inputs {
             training: d_o.is_some(),
             ..Gdn::default()
         };
-        Ok(Inputs { q, k: tensor("k")?, v, g: tensor("g")?, beta, offsets, h0, d_o, dht, problem })
+        Ok(Inputs {
+            q,
+            k: tensor("k")?,
+            v,
+            g: g.unwrap_or_else(zeros),
+            beta,
+            offsets,
+            h0,
+            d_o,
+            dht,
+            place: Place::default(),
+            problem,
+        })
     }
 
     /// The same with offsets that only the device knows.
@@ -118,7 +140,10 @@ impl Inputs {
         if let Some(d_o) = &self.d_o {
             let gradients = reference::adjoint(&sizes, &d_o.to_f64()?, widened(&self.dht)?.as_deref())?;
             expected.extend([("dq", gradients.dq), ("dk", gradients.dk), ("dv", gradients.dv)]);
-            expected.extend([("dg", gradients.dg), ("dbeta", gradients.dbeta)]);
+            expected.extend([("dbeta", gradients.dbeta), (DBETA_TERMS, gradients.dbeta_terms)]);
+            if problem.gate {
+                expected.insert("dg", gradients.dg);
+            }
             if problem.initial_state {
                 expected.insert("dh0", gradients.dh0);
             }

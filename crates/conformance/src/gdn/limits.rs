@@ -11,15 +11,20 @@
 //! | limit of rms | 1.0e-2 | 6e-3 | 8e-3 | 9e-3 | 1.1e-2 | 1.6e-2 | 1.5e-2 | 6e-3 |
 //!
 //! The largest emulated max-ratio is 1.7e-2; its limit is 3e-2. The reference rounds each result once, by up to
-//! 2^-9 = 1.95e-3 to bf16 and 2^-24 to f32; scale and expected values in files were rounded to f32 as well.
+//! 2^-8 = 3.9e-3 to bf16 and 2^-24 to f32; scale and expected values in files were rounded to f32 as well.
+//!
+//! A `dbeta` is a sum of 128 products of two rounded factors. Where it is far smaller than they are, the
+//! roundings show; a larger tensor averages that out. One of fewer than 16 elements is held against the norm of its products
+//! instead: factors rounded by up to 2^-8 leave up to 2^-8 sqrt(2) of that norm, as a random sum.
 //!
 //! `dg` is judged per value head as well, against the size of that head's own gradient, so that a head of strong decay
 //! cannot hide behind one of weak decay.
 
 use bakewell::{Arch, DType, Result};
 
-use super::{Expected, Inputs, Outputs};
-use crate::HostTensor;
+use super::inputs::DBETA_TERMS;
+use super::{Expected, Inputs};
+use crate::{HostTensor, Outputs};
 
 /// Limits of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +39,7 @@ impl Limits {
     /// Limits of an output on an architecture; of the reference without.
     pub fn of(output: &str, dtype: DType, arch: Option<Arch>) -> Limits {
         if arch.is_none() {
-            let unit = if dtype == DType::Bf16 { 2.0e-3 } else { 2.4e-7 };
+            let unit = if dtype == DType::Bf16 { 4.0e-3 } else { 2.4e-7 };
             return Limits { rms: unit, max: unit };
         }
         let rms = match output {
@@ -116,7 +121,7 @@ pub fn judge(inputs: &Inputs, outputs: &Outputs, expected: &Expected, arch: Opti
         let limits = Limits::of(name, tensor.dtype, arch);
         let ratios = Ratios::of(&got, want);
         judgement.ratios.push((name, ratios));
-        if !ratios.within(limits) {
+        if !(ratios.within(limits) || vanishes(&got, want) || name == "dbeta" && cancels(inputs, &got, want)?) {
             fail(format!("{name}: {}", beyond(ratios, limits, tensor, &got, want)));
         }
         if name == "dg" {
@@ -133,6 +138,20 @@ pub fn judge(inputs: &Inputs, outputs: &Outputs, expected: &Expected, arch: Opti
         }
     }
     Ok(judgement)
+}
+
+/// Whether the errors of `dbeta` are those of rounded factors, with respect to the norms of its products.
+fn cancels(inputs: &Inputs, got: &[f64], want: &[f64]) -> Result<bool> {
+    const FEW: usize = 16;
+    const ROUNDED_FACTORS: f64 = std::f64::consts::SQRT_2 / 256.0;
+    if got.len() >= FEW {
+        return Ok(false);
+    }
+    let expected = inputs.expected()?;
+    let terms = expected.get(DBETA_TERMS).map_or(&[][..], Vec::as_slice);
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+    let error = norm(&mut got.iter().zip(want).map(|(got, want)| got - want));
+    Ok(error <= ROUNDED_FACTORS * norm(&mut terms.iter().copied()))
 }
 
 /// Whether everything is below what exponentials that flush to zero, and f32 sums of them, can represent.

@@ -4,18 +4,17 @@
 //! |---|---|
 //! | [`inputs`] | inputs from files, and what the reference makes of them |
 //! | [`cases`] | generated inputs: lengths, gates, write strengths |
-//! | [`golden`] | inputs with outputs that were computed independently |
+//! | [`judged`] | goldens, variations and verdicts |
 //! | [`staged`] | inputs on a device in several layouts, outputs poisoned and guarded |
 //! | [`limits`] | how far outputs and gradients may be from what is expected, and why |
 
 pub mod cases;
-pub mod golden;
 pub mod inputs;
+pub mod judged;
 pub mod limits;
 pub mod staged;
 
 pub use cases::{Case, Gate, Keys, Write};
-pub use golden::Golden;
 pub use inputs::{Expected, Inputs};
 pub use limits::{Judgement, Limits, Ratios, judge};
-pub use staged::{Outputs, Place, Run, Staged, run};
+pub use staged::{Place, Run, Staged, run};

@@ -1,6 +1,5 @@
 //! Inputs on a device in several layouts, outputs poisoned and guarded.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,16 +7,14 @@ use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Input, Tape};
 use bakewell::{Bound, Buffer, DType, Device, Plan, Result, Stream, TensorView};
 
 use super::Inputs;
-use crate::HostTensor;
 use crate::guarded::Guarded;
-
-/// Outputs and gradients by name.
-pub type Outputs = BTreeMap<&'static str, HostTensor>;
+use crate::{HostTensor, Outputs};
 
 /// How the inputs lie on the device. Everything between and around rows is NaN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
     /// Each tensor on its own, dense.
+    #[default]
     Contiguous,
     /// `q`, `k` and `v` as head views of one row buffer.
     Packed,
@@ -25,11 +22,8 @@ pub enum Place {
     Gapped,
     /// Odd strides and addresses: every input is copied first.
     Copied,
-}
-
-impl Place {
-    /// Every one.
-    pub const ALL: [Place; 4] = [Place::Contiguous, Place::Packed, Place::Gapped, Place::Copied];
+    /// Tokens 2^25 elements apart: the 65th lies past 2^31 elements, and nothing lies between.
+    Giant,
 }
 
 /// Bytes of NaN before and after an input: a chunk of rows of eight heads.
@@ -44,6 +38,9 @@ struct Placed {
     shape: Vec<u64>,
     strides: Vec<u64>,
 }
+
+/// Elements between the tokens of [`Place::Giant`].
+const GIANT_STRIDE: u64 = 1 << 25;
 
 /// Elements after each head, each token, each batch row, and bytes before the tensor.
 #[derive(Clone, Copy)]
@@ -78,6 +75,19 @@ impl Placed {
             shape: shape.clone(),
             strides,
         })
+    }
+
+    /// Rows far apart, of which only what holds data is ever touched.
+    fn giant(device: &Device, tensor: &HostTensor) -> Result<Placed> {
+        let shape = &tensor.shape;
+        let mut strides = bakewell::Dims::new(shape)?.contiguous_strides().as_slice().to_vec();
+        let row = strides[1] * tensor.dtype.bytes();
+        (strides[0], strides[1]) = (shape[1] * GIANT_STRIDE, GIANT_STRIDE);
+        let buffer = device.buffer(shape[1] * GIANT_STRIDE * tensor.dtype.bytes())?;
+        for (token, data) in tensor.bytes.chunks_exact(row as usize).enumerate() {
+            buffer.write(token as u64 * GIANT_STRIDE * tensor.dtype.bytes(), data)?;
+        }
+        Ok(Placed { buffer: Arc::new(buffer), offset: 0, dtype: tensor.dtype, shape: shape.clone(), strides })
     }
 
     fn view(&self) -> Result<TensorView<'_>> {
@@ -130,7 +140,7 @@ pub struct Staged {
     q: Placed,
     k: Placed,
     v: Placed,
-    g: Placed,
+    g: Option<Placed>,
     beta: Placed,
     d_o: Option<Placed>,
     cu_seqlens: Option<Buffer>,
@@ -138,7 +148,7 @@ pub struct Staged {
     dht: Option<Buffer>,
     tape: Guarded,
     workspaces: [Guarded; 2],
-    outputs: BTreeMap<&'static str, Guarded>,
+    outputs: Vec<Guarded>,
 }
 
 impl Staged {
@@ -146,17 +156,21 @@ impl Staged {
     ///
     /// # Errors
     /// The plans' or the device's.
-    pub fn new(device: &Device, inputs: &Inputs, place: Place) -> Result<Staged> {
+    pub fn new(device: &Device, inputs: &Inputs) -> Result<Staged> {
+        let place = inputs.place;
         let mut problem = inputs.problem.clone();
         let gaps = match place {
-            Place::Contiguous | Place::Packed => Gaps { head: 0, token: 0, batch: 0, bytes: 0 },
+            Place::Contiguous | Place::Packed | Place::Giant => Gaps { head: 0, token: 0, batch: 0, bytes: 0 },
             Place::Gapped => Gaps { head: 8, token: 8, batch: 0, bytes: 0 },
             Place::Copied => {
                 problem.copies = vec![Input::Q, Input::K, Input::V, Input::G, Input::Beta, Input::Do];
                 Gaps { head: 1, token: 3, batch: 5, bytes: 4 }
             }
         };
-        let placed = |tensor| Placed::new(device, tensor, gaps);
+        let placed = |tensor| match place {
+            Place::Giant => Placed::giant(device, tensor),
+            _ => Placed::new(device, tensor, gaps),
+        };
         let [q, k, v] = match place {
             Place::Packed => packed(device, inputs)?,
             _ => [placed(&inputs.q)?, placed(&inputs.k)?, placed(&inputs.v)?],
@@ -171,14 +185,15 @@ impl Staged {
             shapes.push(("dq", DType::Bf16, problem.q_shape().to_vec()));
             shapes.push(("dk", DType::Bf16, problem.q_shape().to_vec()));
             shapes.push(("dv", DType::Bf16, problem.v_shape().to_vec()));
-            shapes.push(("dg", DType::F32, problem.gate_shape().to_vec()));
+            if problem.gate {
+                shapes.push(("dg", DType::F32, problem.gate_shape().to_vec()));
+            }
             shapes.push(("dbeta", problem.beta, problem.gate_shape().to_vec()));
             if problem.initial_state {
                 shapes.push(("dh0", DType::F32, problem.state_shape().to_vec()));
             }
         }
-        let outputs =
-            shapes.into_iter().map(|(name, dtype, shape)| Ok((name, Guarded::new(device, name, dtype, &shape)?)));
+        let outputs = shapes.into_iter().map(|(name, dtype, shape)| Guarded::new(device, name, dtype, &shape));
         let workspace = |bytes| Guarded::new(device, "workspace", DType::U8, &[bytes]);
         Ok(Staged {
             tape: Guarded::new(device, "tape", DType::U8, &[forward.tape_bytes()])?,
@@ -190,7 +205,7 @@ impl Staged {
             q,
             k,
             v,
-            g: placed(&inputs.g)?,
+            g: if problem.gate { Some(placed(&inputs.g)?) } else { None },
             beta: placed(&inputs.beta)?,
             d_o: inputs.d_o.as_ref().map(placed).transpose()?,
             cu_seqlens: inputs.offsets.as_ref().map(|offsets| upload_offsets(device, offsets)).transpose()?,
@@ -228,7 +243,7 @@ impl Staged {
             q: self.q.view()?,
             k: self.k.view()?,
             v: self.v.view()?,
-            g: self.g.view()?,
+            g: self.g.as_ref().map(Placed::view).transpose()?,
             beta: self.beta.view()?,
             cu_seqlens: self.cu_seqlens()?,
             h0: self.state(&self.h0)?,
@@ -249,7 +264,7 @@ impl Staged {
             q: self.q.view()?,
             k: self.k.view()?,
             v: self.v.view()?,
-            g: self.g.view()?,
+            g: self.g.as_ref().map(Placed::view).transpose()?,
             beta: self.beta.view()?,
             cu_seqlens: self.cu_seqlens()?,
             h0: self.state(&self.h0)?,
@@ -259,7 +274,7 @@ impl Staged {
             dq: self.output("dq")?,
             dk: self.output("dk")?,
             dv: self.output("dv")?,
-            dg: self.output("dg")?,
+            dg: self.optional("dg")?,
             dbeta: self.output("dbeta")?,
             dh0: self.optional("dh0")?,
             workspace: Some(self.workspaces[1].view()?),
@@ -294,7 +309,7 @@ impl Staged {
     /// # Errors
     /// The device's.
     pub fn poison(&self) -> Result<()> {
-        self.outputs.values().chain(&self.workspaces).chain([&self.tape]).try_for_each(Guarded::poison)
+        self.outputs.iter().chain(&self.workspaces).chain([&self.tape]).try_for_each(Guarded::poison)
     }
 
     /// The outputs after all work of the default stream.
@@ -306,7 +321,8 @@ impl Staged {
         for memory in self.workspaces.iter().chain([&self.tape]) {
             memory.read()?;
         }
-        self.outputs.iter().map(|(name, output)| Ok((*name, output.read()?))).collect()
+        let read = |output: &Guarded| Ok((output.name, output.read()?));
+        Ok(Outputs(self.outputs.iter().map(read).collect::<Result<_>>()?))
     }
 
     fn cu_seqlens(&self) -> Result<Option<TensorView<'_>>> {
@@ -320,7 +336,7 @@ impl Staged {
     }
 
     fn optional(&self, name: &str) -> Result<Option<TensorView<'_>>> {
-        self.outputs.get(name).map(Guarded::view).transpose()
+        self.outputs.iter().find(|output| output.name == name).map(Guarded::view).transpose()
     }
 
     fn output(&self, name: &'static str) -> Result<TensorView<'_>> {
@@ -354,8 +370,8 @@ pub struct Run {
 ///
 /// # Errors
 /// Those of [`Staged`].
-pub fn run(device: &Device, inputs: &Inputs, place: Place) -> Result<Run> {
-    let staged = Staged::new(device, inputs, place)?;
+pub fn run(device: &Device, inputs: &Inputs) -> Result<Run> {
+    let staged = Staged::new(device, inputs)?;
     let mut times = Vec::new();
     for bound in staged.bind()? {
         let start = Instant::now();

@@ -22,6 +22,8 @@ pub struct Gradients {
     pub dg: Vec<f64>,
     /// `[tokens, value_heads]`.
     pub dbeta: Vec<f64>,
+    /// Norm of the products that each `dbeta` is the sum of, `[tokens, value_heads]`: what rounded factors leave in it.
+    pub dbeta_terms: Vec<f64>,
     /// `[sequences, value_heads, head_dim (key), head_dim (value)]`, of a zero start state too.
     pub dh0: Vec<f64>,
 }
@@ -43,6 +45,7 @@ pub fn adjoint(problem: &Gdn<'_>, d_o: &[f64], dht: Option<&[f64]>) -> Result<Gr
         dv: vec![0.0; problem.v.len()],
         dg: vec![0.0; problem.g.len()],
         dbeta: vec![0.0; problem.beta.len()],
+        dbeta_terms: vec![0.0; problem.beta.len()],
         dh0: Vec::with_capacity(states),
     };
     for (sequence, bounds) in problem.offsets.windows(2).enumerate() {
@@ -108,6 +111,8 @@ fn token_adjoint(
 
     let d_write = transposed_product(d_state, &token.k.y);
     gradients.dbeta[at] = dot(&d_write, &residual);
+    let squares = d_write.iter().zip(&residual).map(|(d, r)| (d * r).powi(2));
+    gradients.dbeta_terms[at] = squares.sum::<f64>().sqrt();
     let d_residual: Vec<f64> = d_write.iter().map(|d| token.beta * d).collect();
     gradients.dv[at * dim..][..dim].copy_from_slice(&d_residual);
 

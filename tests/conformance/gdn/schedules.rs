@@ -1,0 +1,75 @@
+//! On the emulator: orders of warps and of asynchronous work, SM counts, and the bytes that layouts move.
+
+use bakewell::emulator::trace::Path;
+use bakewell::emulator::{CompletionPolicy, EmulatedRuntime, Options, Target};
+use bakewell::gdn::Pins;
+use bakewell::{Arch, Device};
+use bakewell_conformance::gdn::{Case, Inputs, Place};
+
+use super::{equal, outputs};
+
+/// A full chunk and a short one, a group of two, states; cut where `segment_chunks` says.
+fn small(segment_chunks: u32) -> Inputs {
+    let case = Case {
+        lengths: vec![70, 3],
+        initial_state: true,
+        final_state: true,
+        final_state_gradient: true,
+        pins: Pins { segment_chunks: Some(segment_chunks), ..Pins::default() },
+        ..Case::default()
+    };
+    case.inputs().unwrap()
+}
+
+fn device(arch: Arch, change: impl Fn(&mut Options)) -> Device {
+    let mut options = Options::new(Target::parse(arch.target()).expect("every architecture is a target"));
+    change(&mut options);
+    Device::emulated_with(arch, options).unwrap()
+}
+
+/// The plans differ, in value columns and walks of the tail; the bits do not.
+#[test]
+fn the_number_of_sms_does_not_matter() {
+    let inputs = small(0);
+    let all = outputs(&device(Arch::Sm90, |_| ()), &inputs, Place::Contiguous).unwrap();
+    for sm_count in [1, 3, 8] {
+        let few = device(Arch::Sm90, |options| options.sm_count = sm_count);
+        equal(&format!("{sm_count} SMs"), &all, &outputs(&few, &inputs, Place::Contiguous).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn every_seed_gives_the_same_bytes() {
+    for segment_chunks in [0, 1] {
+        let inputs = small(segment_chunks);
+        let mut first = None;
+        for (seed, policy) in [
+            (0, CompletionPolicy::Eager),
+            (0, CompletionPolicy::Lazy),
+            (1, CompletionPolicy::Random),
+            (2, CompletionPolicy::Random),
+        ] {
+            let device = device(Arch::Sm90, |options| (options.seed, options.policy) = (seed, policy));
+            let got = outputs(&device, &inputs, Place::Contiguous).unwrap();
+            equal(&format!("seed {seed}, {policy:?}"), first.get_or_insert_with(|| got.clone()), &got).unwrap();
+        }
+    }
+}
+
+/// Packed rows move as many bytes on every path as contiguous tensors: nothing is copied.
+#[test]
+fn packed_rows_are_read_in_place() {
+    let inputs = small(0);
+    let moved = |place| {
+        let runtime = EmulatedRuntime::new(Arch::Sm90);
+        outputs(&Device::with_runtime(runtime.clone()).unwrap(), &inputs, place).unwrap();
+        let counters = runtime.take_report().counters;
+        Path::ALL.map(|path| counters.bytes(path))
+    };
+    let (contiguous, packed, copied) = (moved(Place::Contiguous), moved(Place::Packed), moved(Place::Copied));
+    assert_eq!(contiguous, packed);
+    let stored = Path::GlobalStore as usize;
+    // Each of 73 tokens: q, k, do and v, of the backward again; g once, beta twice.
+    let rows = 73 * (2 * (256 + 256 + 512) + 512 + 8 + 2 * 8);
+    assert_eq!(copied[stored] - contiguous[stored], rows, "a copy writes every byte once");
+}
