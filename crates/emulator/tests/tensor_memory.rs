@@ -102,3 +102,33 @@ fn memory_not_freed() {
     let parts = Parts { free: "", ..GOOD };
     case().fault(SHARED, &body(parts), Kind::Leak, &["column"]);
 }
+
+/// One warp loads its lanes, another overwrites them; between them the pattern of the ISA: fence, relaxed arrival, relaxed
+/// wait, fence.
+fn handed_over(before: &str, arrive: &str) -> String {
+    format!(
+        "setp.lt.u32 %p2, %tid, 32; setp.eq.u32 %p0, %tid, 0; setp.ge.u32 %p4, %tid, 128;
+         @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;
+         @%p0 mbarrier.init.shared::cta.b64 [full], 32; @%p0 fence.mbarrier_init.release.cluster;
+         bar.sync 0;
+         ld.shared.b32 %r20, [slot]; mov.u32 %r30, 0;
+         @%p2 bra reader; @%p4 bra writer; bra done;
+         reader: tcgen05.st.sync.aligned.32x32b.x1.b32 [%r20], {{%r30}}; tcgen05.wait::st.sync.aligned;
+         tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r31}}, [%r20]; tcgen05.wait::ld.sync.aligned;
+         {before} {arrive} bra done;
+         writer: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p5, [full], 0; @!%p5 bra writer;
+         tcgen05.fence::after_thread_sync;
+         tcgen05.st.sync.aligned.32x32b.x1.b32 [%r20], {{%r30}}; tcgen05.wait::st.sync.aligned;
+         done: bar.warp.sync -1; bar.sync 0;
+         @%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r20, 32;"
+    )
+}
+
+#[test]
+fn fences_of_tensor_memory_order_it_across_relaxed_arrivals() {
+    let case = Case::new(1, 160).on(Target::Sm100);
+    let before = "tcgen05.fence::before_thread_sync;";
+    let arrive = "mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [full];";
+    case.clean(SHARED, &handed_over(before, arrive));
+    case.fault(SHARED, &handed_over("", arrive), Kind::Race, &["tcgen05.st"]);
+}

@@ -76,9 +76,16 @@ impl OrderChecker {
         actor: &Actor,
         access: &Access<'_>,
     ) -> (Vec<(Record, u64, bool)>, Vec<Verdict>) {
-        let stamp = match self.operations.get(&access.operation) {
-            Some(op) => &*op.issue,
-            None => &self.views[self.issuer_slot(actor, access) as usize].now,
+        let view = &self.views[self.issuer_slot(actor, access) as usize];
+        let of_tensor_memory;
+        let stamp = match (self.operations.get(&access.operation), access.space) {
+            (Some(op), Space::Tensor) => &*op.tensor_issue,
+            (Some(op), _) => &*op.issue,
+            (None, Space::Tensor) => {
+                of_tensor_memory = view.of_tensor_memory();
+                &of_tensor_memory
+            }
+            (None, _) => &view.now,
         };
         let mut check = Check::new(number, stamp, self.cluster, writes);
         check.keeps_predecessors =

@@ -134,6 +134,8 @@ pub struct View {
     pub released_near: Option<Arc<Stamp>>,
     /// What relaxed reads met, here or on the path to here: an acquire fence takes it over.
     pub collected: Stamp,
+    /// What is known of tensor memory alone, beyond `now`: its fences order it also across relaxed synchronisation.
+    pub tensor: Stamp,
 }
 
 impl View {
@@ -143,6 +145,14 @@ impl View {
         join_shared(&mut self.released, &other.released);
         join_shared(&mut self.released_near, &other.released_near);
         self.collected.join(&other.collected);
+        self.tensor.join(&other.tensor);
+    }
+
+    /// What the warp knows of tensor memory.
+    pub fn of_tensor_memory(&self) -> Stamp {
+        let mut stamp = self.now.clone();
+        stamp.join(&self.tensor);
+        stamp
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) struct Operation {
     pub(super) actor: Actor,
     /// What its issuer knew.
     pub(super) issue: Arc<Stamp>,
+    /// What it knew of tensor memory.
+    pub(super) tensor_issue: Arc<Stamp>,
     /// The issuer had fenced tensor memory since it last synchronised.
     pub(super) tensor_fenced: bool,
     /// Its records.
@@ -119,6 +121,8 @@ pub struct OrderChecker {
     met: Vec<bool>,
     /// Whether `tcgen05.fence::after_thread_sync` followed the last synchronisation.
     pub(super) tensor_fenced: Vec<bool>,
+    /// What the last `tcgen05.fence::before_thread_sync` of each warp covered: any later arrival hands it on.
+    tensor_released: Vec<Option<Arc<Stamp>>>,
     pub(super) acquires: Vec<Vec<Acquire>>,
     pub(super) shared: Shadow,
     pub(super) tensor: Shadow,
@@ -180,6 +184,7 @@ impl OrderChecker {
             started: vec![ctas == 1; slots as usize],
             met: vec![false; slots as usize],
             tensor_fenced: vec![true; slots as usize],
+            tensor_released: vec![None; slots as usize],
             acquires: vec![Vec::new(); slots as usize],
             shared: Shadow::default(),
             tensor: Shadow::default(),
@@ -300,7 +305,10 @@ impl OrderChecker {
             ProxyFence::AsyncGlobal => now.fenced_global = clock,
             ProxyFence::TensorMap => now.fenced_maps = clock,
             ProxyFence::TensorAfter => self.tensor_fenced[index] = true,
-            ProxyFence::MbarrierInit | ProxyFence::TensorBefore | ProxyFence::Wgmma => {}
+            ProxyFence::TensorBefore => {
+                self.tensor_released[index] = Some(Arc::new(self.views[index].of_tensor_memory()));
+            }
+            ProxyFence::MbarrierInit | ProxyFence::Wgmma => {}
         }
         if matches!(fence, ProxyFence::Async | ProxyFence::AsyncShared) {
             self.own_fenced[index] = self.epoch(slot);
@@ -395,6 +403,9 @@ impl OrderChecker {
             let view = self.views[slot as usize].clone();
             self.barrier(address).phases.entry(phase).or_default().join(&view);
             self.bump(slot);
+        } else if let Some(covered) = self.tensor_released[slot as usize].clone() {
+            // The pattern of the ISA for tensor memory: fence, relaxed arrival; relaxed wait, fence.
+            self.barrier(address).phases.entry(phase).or_default().tensor.join(&covered);
         }
         if rank != actor.cta {
             self.note_remote(actor, rank, operation, Some((barrier_slot, value)));
@@ -409,12 +420,13 @@ impl OrderChecker {
     fn mbarrier_pass(&mut self, actor: &Actor, address: u32, phase: u64, order: Order) {
         let slot = self.slot(actor);
         self.check_init(actor, address, 0);
-        if !matches!(order, Order::Acquire(_) | Order::AcquireRelease(_)) {
-            return;
-        }
         let barrier = self.barrier(address);
         let barrier_slot = barrier.slot as usize;
         let view = barrier.phases.get(&phase).cloned().unwrap_or_default();
+        if !matches!(order, Order::Acquire(_) | Order::AcquireRelease(_)) {
+            self.join(slot, &View { tensor: view.tensor, ..View::default() });
+            return;
+        }
         self.join(slot, &view);
         let clock = &mut self.views[slot as usize].now.clock;
         if clock.len() <= barrier_slot {
@@ -454,6 +466,7 @@ impl OrderChecker {
         let operation_state = Operation {
             actor: *actor,
             issue: Arc::new(self.views[slot as usize].now.clone()),
+            tensor_issue: Arc::new(self.views[slot as usize].of_tensor_memory()),
             tensor_fenced: self.tensor_fenced[slot as usize],
             records: Vec::new(),
             completions: Vec::new(),
@@ -513,9 +526,10 @@ impl OrderChecker {
             done: done.unwrap_or(if operation == 0 { (slot, self.epoch(slot)) } else { (0, 0) }),
             also_done: Vec::new(),
         };
-        if operation != 0
-            && let Some(engine) = self.engine_of(actor.pc)
-        {
+        if operation == 0 {
+            // An arrival at a barrier is over when the thread goes on, whether or not its phase ever ends.
+            record.complete(slot, self.epoch(slot));
+        } else if let Some(engine) = self.engine_of(actor.pc) {
             record.complete(self.engine_slot(slot, engine), operation as u32);
         }
         let number = self.shared.add(record);

@@ -35,6 +35,22 @@ fn threads_that_exited_count_as_arrived() {
     assert_eq!(words(&pair(&body).output()[..16]), [7; 4]);
 }
 
+/// Nobody waits for the phase that these arrivals belong to: what orders them before the exit is the cluster barrier.
+#[test]
+fn an_arrival_that_nobody_awaits_needs_order_before_the_exit() {
+    let body = |last: &str| {
+        format!(
+            "setp.ne.u32 %p1, %r0, 0; mov.u32 %r2, bars; @%p1 bra MET; mbarrier.init.shared::cta.b64 [%r2], 4;
+             fence.mbarrier_init.release.cluster; MET: {BARRIER} @%p1 bra DONE; xor.b32 %r4, %r1, 1;
+             mapa.shared::cluster.u32 %r3, %r2, %r4; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];
+             DONE: bar.warp.sync -1; {last}"
+        )
+    };
+    pair(&body(BARRIER)).output();
+    let relaxed = BARRIER.replace("release", "relaxed");
+    pair(&body(&relaxed)).finds("exits without order");
+}
+
 #[test]
 fn broken_rules() {
     let arrive = "barrier.cluster.arrive.aligned;";
