@@ -47,10 +47,17 @@ class ClusterMbarrier {
         asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
     }
 
-    // The same, announcing bytes that copies will add to this phase.
-    // PTX: mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64
+    // Arrives without ordering accesses of the generic proxy: for tensor memory, whose fences order their own.
+    // PTX: mbarrier.arrive.relaxed.cluster.shared::cluster.b64
+    __device__ void arrive_relaxed() const {
+        asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
+    }
+
+    // Arrives and announces bytes that copies will add to this phase. Orders nothing but the copies: a release of the
+    // cluster's scope waits for all memory of the thread, and a thread that only starts copies has nothing to release.
+    // PTX: mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64
     __device__ void arrive_expect(uint32_t bytes) const {
-        asm volatile("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(address),
+        asm volatile("mbarrier.arrive.expect_tx.relaxed.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(address),
                      "r"(bytes)
                      : "memory");
     }

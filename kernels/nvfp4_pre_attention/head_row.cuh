@@ -73,6 +73,19 @@ __device__ inline uint32_t rotate_word(uint32_t own, uint32_t other, uint32_t co
                                turned(high_value(cosines), high_value(own), high_value(sines), high_value(other)));
 }
 
+// Rotates eight elements `low` with their partners `high`.
+__device__ inline void rotate(uint32_t* low, uint32_t* high, const uint4& cosines, const uint4& sines) {
+    constexpr uint32_t signs = 0x8000'8000;
+    const uint32_t cos_words[vector_words] = {cosines.x, cosines.y, cosines.z, cosines.w};
+    const uint32_t sin_words[vector_words] = {sines.x, sines.y, sines.z, sines.w};
+#pragma unroll
+    for (int i = 0; i < vector_words; ++i) {
+        const uint32_t first = low[i], second = high[i];
+        low[i] = rotate_word(first, second, cos_words[i], sin_words[i] ^ signs);
+        high[i] = rotate_word(second, first, cos_words[i], sin_words[i]);
+    }
+}
+
 // ---------------------------------------------------------------- output
 
 // Largest magnitude of a block. Bit patterns of magnitudes order as their values do. PTX: max.u16x2

@@ -260,6 +260,30 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_rows_e4m3",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_e4m3.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_e4m3.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_rows_nvfp4",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_nvfp4.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_nvfp4.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_rows_r96_e4m3",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_r96_e4m3.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_r96_e4m3.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
+        variant: "gemm_rows_r96_nvfp4",
+        ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_r96_nvfp4.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_r96_nvfp4.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4PreAttention,
         variant: "norm",
         ptx: include_bytes!("../programs/nvfp4_pre_attention-norm.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_pre_attention-norm.cubin.zst"),

@@ -20,4 +20,5 @@ pub const TABLES: Tables = Tables {
     norm: Table { schedules: NORMS, routes: NORM_ROUTES },
     wgmma: Table { schedules: GEMMS, routes: wgmma::ROUTES },
     weight_image: &[WeightImage],
+    ..Tables::NONE
 };

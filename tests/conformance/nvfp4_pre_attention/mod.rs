@@ -9,6 +9,7 @@ mod mutation;
 mod norm;
 mod plans;
 mod stages;
+mod tcgen05;
 #[cfg(feature = "cuda")]
 mod two_gpus;
 mod values;

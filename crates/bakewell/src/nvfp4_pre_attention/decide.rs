@@ -81,6 +81,7 @@ pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, 
         ("heads", problem.heads),
         ("destinations", problem.destinations),
         ("rope_dim", problem.rope_dim),
+        ("row_bytes", problem.out_format.row_bytes().into()),
         ("sm_count", sm_count.into()),
     ]);
     let norm = chosen(&tables.norm, &facts, |norm, choice| norm.name == choice.schedule)

@@ -9,6 +9,7 @@
 //! | [`judged`] | what should come out, from a file or the reference |
 //! | [`mod@judge`] | how far outputs may be from that, and why |
 //! | [`norm`] | the norm kernel alone |
+//! | [`tcgen05`] | the GEMM on tensor memory alone |
 //! | [`wgmma`] | the GEMM on warpgroup tensor cores alone |
 
 pub mod call;
@@ -18,6 +19,7 @@ pub mod inputs;
 pub mod judge;
 pub mod judged;
 pub mod norm;
+pub mod tcgen05;
 pub mod wgmma;
 
 pub use cases::{Case, cases};

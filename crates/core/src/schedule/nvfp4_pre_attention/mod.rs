@@ -3,10 +3,12 @@
 //! | module | kernel |
 //! |---|---|
 //! | [`norm`] | RMSNorm, modulation and quantisation of the hidden states; one source for every architecture |
+//! | [`tcgen05`] | GEMM and epilogue on tensor memory |
 //! | [`wgmma`] | GEMM and epilogue on warpgroup tensor cores |
 //! | [`weight_image`] | weights decoded for it, once |
 
 pub mod norm;
+pub mod tcgen05;
 pub mod weight_image;
 pub mod wgmma;
 
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::Schedule;
 use crate::architecture::Table;
 use norm::Norm;
+use tcgen05::Tcgen05;
 use weight_image::WeightImage;
 use wgmma::Wgmma;
 
@@ -64,7 +67,8 @@ impl OutputFormat {
 
 /// What a route chooses: a schedule by name.
 ///
-/// Facts that routes may bound: `tokens`, `hidden`, `heads`, `destinations`, `sm_count`.
+/// Facts that routes may bound: `tokens`, `hidden`, `heads`, `destinations`, `rope_dim`, `sm_count`; `k_tail`, which is
+/// `hidden % 768`; and `row_bytes` of a packed head row, 64 for NVFP4 output and 128 for E4M3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The schedule's `name`.
@@ -76,6 +80,8 @@ pub struct Choice {
 pub struct Tables {
     /// The first kernel.
     pub norm: Table<Norm, Choice>,
+    /// The second kernel, on tensor memory. A choice names schedules that differ in their output only.
+    pub tcgen05: Table<Tcgen05, Choice>,
     /// The second kernel, on warpgroup tensor cores. A choice names schedules that differ in their output only.
     pub wgmma: Table<Wgmma, Choice>,
     /// What decodes the weights for it.
@@ -84,13 +90,14 @@ pub struct Tables {
 
 impl Tables {
     /// No schedule at all.
-    pub const NONE: Tables = Tables { norm: Table::NONE, wgmma: Table::NONE, weight_image: &[] };
+    pub const NONE: Tables = Tables { norm: Table::NONE, tcgen05: Table::NONE, wgmma: Table::NONE, weight_image: &[] };
 
     /// Every schedule of every kernel.
     pub fn schedules(&self) -> impl Iterator<Item = &dyn Schedule> {
         let norm = self.norm.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        let tcgen05 = self.tcgen05.schedules.iter().map(|schedule| schedule as &dyn Schedule);
         let wgmma = self.wgmma.schedules.iter().map(|schedule| schedule as &dyn Schedule);
         let weight_image = self.weight_image.iter().map(|schedule| schedule as &dyn Schedule);
-        norm.chain(wgmma).chain(weight_image)
+        norm.chain(tcgen05).chain(wgmma).chain(weight_image)
     }
 }
