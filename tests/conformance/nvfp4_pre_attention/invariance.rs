@@ -12,16 +12,17 @@ use bakewell::nvfp4::{scale_offset, swizzle_scales};
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_pre_attention::Inputs;
+use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
 
-use super::{on_every_gemm, small};
+use super::small;
 
 #[test]
 fn running_again_and_looking_inside_give_equal_bytes() {
     for out_format in [OutputFormat::Nvfp4, OutputFormat::E4m3] {
         let with = Inputs::generate(&Nvfp4PreAttention { out_format, ..small(37, 2) }, 3);
         let without = Inputs { problem: Nvfp4PreAttention { debug: false, ..with.problem.clone() }, ..with.clone() };
-        on_every_gemm(|device| {
+        on_every_engine(|device| {
             running_again_gives_equal_bytes(device, &without)?;
             let (with, without) = (outputs(device, &with)?, outputs(device, &without)?);
             without.0.iter().try_for_each(|(name, tensor)| equal(name, tensor, &with[name]))
@@ -60,7 +61,7 @@ fn destinations_only_regroup_rows() {
         let many = Inputs::generate(&problem, 5);
         let mut one = many.clone();
         one.problem.destinations = 1;
-        on_every_gemm(|device| {
+        on_every_engine(|device| {
             let first = rows(&one.problem, &outputs(device, &one)?);
             let regrouped = rows(&many.problem, &outputs(device, &many)?);
             equal(&format!("{destinations} destinations"), &first, &regrouped)
@@ -72,7 +73,7 @@ fn destinations_only_regroup_rows() {
 #[test]
 fn scales_lie_where_the_helper_puts_them() {
     let inputs = Inputs::generate(&small(50, 1), 6);
-    on_every_gemm(|device| {
+    on_every_engine(|device| {
         let outputs = outputs(device, &inputs)?;
         let linear: Vec<u8> = rows(&inputs.problem, &outputs).into_iter().flat_map(|(_, scales)| scales).collect();
         equal("tiles", &swizzle_scales(&linear, 8).unwrap(), &outputs["out_sf"].bytes)
@@ -84,7 +85,7 @@ fn scales_lie_where_the_helper_puts_them() {
 fn hidden_states_may_change_between_launches_of_a_binding() {
     let inputs = Inputs::generate(&small(9, 1), 8);
     let other = Inputs { x: Inputs::generate(&small(9, 1), 9).x, ..inputs.clone() };
-    on_every_gemm(|device| {
+    on_every_engine(|device| {
         let again = relaunched(device, &inputs, "x", std::slice::from_ref(&other.x))?;
         equal("another x", &again[0], &outputs(device, &other)?)
     });
@@ -104,7 +105,7 @@ fn other_tokens_do_not_matter() {
         }
         one
     };
-    on_every_gemm(|device| {
+    on_every_engine(|device| {
         let together = rows(&all.problem, &outputs(device, &all)?);
         for token in [0, 129] {
             let one = alone(token);

@@ -16,25 +16,13 @@ mod values;
 mod wgmma;
 
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
-use bakewell::{Device, Error};
 use bakewell_conformance::Judged;
 use bakewell_conformance::nvfp4_pre_attention::{Golden, Inputs};
-use bakewell_tests::{data, on_every_engine};
+use bakewell_tests::data;
 
 fn goldens() -> Vec<(Golden, Inputs)> {
     let goldens = Golden::load_all(&data("golden/nvfp4_pre_attention")).unwrap();
     goldens.into_iter().map(|golden| (golden.clone(), Inputs::from_file(&golden.file).unwrap())).collect()
-}
-
-/// Runs a check on the reference and on every device whose architecture has a GEMM.
-fn on_every_gemm(check: impl Fn(&Device) -> Result<(), String>) {
-    on_every_engine(|device| match device.plan(&small(1, 1)) {
-        Err(Error::NoProgram { arch, .. }) => {
-            println!("{arch} has no GEMM yet");
-            Ok(())
-        }
-        _ => check(device),
-    });
 }
 
 /// A small problem: one set of scales more than a stage of the GEMM, two heads for each destination.

@@ -2,15 +2,16 @@
 
 use bakewell_conformance::Judged;
 use bakewell_conformance::nvfp4_pre_attention::{Case, Expected, Inputs, cases};
+use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::verify;
 
-use super::{goldens, on_every_gemm};
+use super::goldens;
 
 #[test]
 fn every_golden_is_met() {
     let goldens = goldens();
     assert_eq!(goldens.len(), 13);
-    on_every_gemm(|device| {
+    on_every_engine(|device| {
         for (golden, inputs) in &goldens {
             let expected = Inputs::golden(&golden.file).unwrap().unwrap();
             let verdict = verify(device, inputs, &expected).map_err(|failure| format!("{}: {failure}", golden.name))?;
@@ -34,7 +35,7 @@ fn every_generated_case_is_met() {
         })
         .collect();
     assert_eq!(prepared.len(), 13);
-    on_every_gemm(|device| {
+    on_every_engine(|device| {
         for (case, inputs, expected) in &prepared {
             verify(device, inputs, expected).map_err(|failure| format!("{}: {failure}", case.name))?;
         }

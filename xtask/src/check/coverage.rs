@@ -11,7 +11,7 @@ use crate::{sources, toolchain};
 pub(crate) const PROMISED: &[(Operation, &[Arch])] = &[
     (Operation::GqaDecode, &Arch::ALL),
     (Operation::Nvfp4Context, &[Arch::Sm90]),
-    (Operation::Nvfp4PreAttention, &[Arch::Sm90]),
+    (Operation::Nvfp4PreAttention, &Arch::ALL),
 ];
 
 /// Every promised operation of an architecture has a schedule, and schedules and records match one to one.

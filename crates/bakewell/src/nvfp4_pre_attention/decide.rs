@@ -82,6 +82,7 @@ pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, 
         ("destinations", problem.destinations),
         ("rope_dim", problem.rope_dim),
         ("row_bytes", problem.out_format.row_bytes().into()),
+        ("row_bytes", problem.out_format.row_bytes().into()),
         ("sm_count", sm_count.into()),
     ]);
     let norm = chosen(&tables.norm, &facts, |norm, choice| norm.name == choice.schedule)
@@ -116,7 +117,7 @@ fn norm_launch(problem: &Nvfp4PreAttention, norm: &Norm) -> Result<LaunchConfig>
 }
 
 /// A number of CTAs in x.
-fn ctas(count: u64) -> Result<u32> {
+pub(super) fn ctas(count: u64) -> Result<u32> {
     let fits = i32::try_from(count).ok().and_then(|count| u32::try_from(count).ok());
     fits.ok_or_else(|| Error::argument("tokens", Property::Size, "fewer than 2^31 CTAs", count))
 }
