@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(cut(&[512], 48, 132), 0, "96 CTAs of 132");
         assert_eq!(cut(&[64; 64], 6, 132), 0, "six rounds already");
         assert_eq!(cut(&[512], 12, 132), 47, "24 CTAs: eleven segments fill two rounds");
-        assert_eq!(cut(&[128], 16, 132), 32, "32 CTAs: four segments");
+        assert_eq!(cut(&[128], 16, 132), 43, "32 CTAs: three segments, pre-scanned in one round");
         assert_eq!(cut(&[0, 1], 1, 132), 0, "nothing to cut");
         assert_eq!(cut(&[], 1, 132), 0);
     }
