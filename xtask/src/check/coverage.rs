@@ -10,8 +10,9 @@ use crate::{sources, toolchain};
 /// The support that the README promises: which operations ship for which architectures.
 pub(crate) const PROMISED: &[(Operation, &[Arch])] = &[
     (Operation::GqaDecode, &Arch::ALL),
-    (Operation::Nvfp4Context, &[Arch::Sm90]),
+    (Operation::Nvfp4Context, &Arch::ALL),
     (Operation::Nvfp4PreAttention, &Arch::ALL),
+    (Operation::Gdn, &Arch::ALL),
 ];
 
 /// Every promised operation of an architecture has a schedule, and schedules and records match one to one.
