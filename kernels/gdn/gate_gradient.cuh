@@ -1,7 +1,7 @@
 // Gradients of the gate and of beta of one chunk and value head, from sums of its products.
 //
 //   dg_i = sum_{m >= i, j < i} Z_mj + sum_{m >= i} a_m + sum_{j < i} kappa_j + keep <S, dS>
-//   dbeta_i = <dVb_i, Vn_i> / beta_i
+//   dbeta_i = <dVb_i, Vn_i> / beta_i, or <dVb_i, V_i> - 2^c_i rk_i <dVb_i S^T, K_i> - sum_j N_ij <dVb_i, Vn_j>
 //
 // Z, 64 x 64 and strictly lower, comes in 4 x 4 blocks of 16: of a block row, the sums of its columns left of the
 // diagonal block; of a row, its sum left of the diagonal block; and the finished sums within the diagonal blocks. Every
@@ -18,6 +18,9 @@ namespace bakewell {
 
 constexpr uint32_t full_warp = 0xFFFFFFFF;
 
+// Whether beta divides; where it does not, its gradient is the longer sum.
+__device__ inline bool divides(float beta) { return fabsf(beta) >= 0x1p-40f; }
+
 // Halves of a pair are summed in order: q and k side of Z, columns of the keys of row sums.
 struct GateSums {
     float columns[2][3][48];            // Z: columns of block row 1, 2, 3
@@ -27,7 +30,7 @@ struct GateSums {
     float inner[2][chunk_tokens];       // kappa
     float states[8];                    // <S, dS> of each warp
     float diagonal[chunk_tokens];       // <dVb_i, Vn_i>
-    float state_value[2][chunk_tokens]; // <dVb_i S^T, K_i>
+    float state_value[2][chunk_tokens]; // 2^c_i rk_i <dVb_i S^T, K_i>
     float key_value[chunk_tokens];      // sum_j N_ij <dVb_i, Vn_j>
 };
 
@@ -94,6 +97,11 @@ __device__ inline float2 gate_gradient(const GateSums& sums, float keep, int lan
     dg.y += sum_from(outer_high, lane);
     dg.y += sum_of_warp(inner) + sum_before(of(sums.inner, lane + 32), lane) + keep * state;
     return dg;
+}
+
+// dbeta of a row whose beta does not divide; `value` is <dVb_i, V_i>.
+__device__ inline float gradient_without_quotient(const GateSums& sums, int row, float value) {
+    return value - (sums.state_value[0][row] + sums.state_value[1][row]) - sums.key_value[row];
 }
 
 } // namespace bakewell

@@ -1,11 +1,9 @@
 // Gradients of a chunk, once the states around it and dVb are known.
 //
-//   R  = scale rq_t rk_s D_ts o (dO Vn^T), s <= t            D_ts = 2^(c_t - c_s)
-//   N' = -beta_t rk_t rk_s D_ts o (dVb Vn^T), s < t
 //   rq dQ = from_start o (dO S^T) + R K                      from_start = scale 2^c rq
 //   rk dK = to_end o (Vn dS^T) + back o (dVb S^T) + R^T Q + (N' + N'^T) K
 //                                                            to_end = 2^(c_last - c) rk, back = -beta 2^c rk
-//   dV = beta o dVb;  dg, dbeta: gate_gradient.cuh;  Z = (Q K^T) o R + (K K^T) o N'
+//   dV = beta o dVb;  R, N': block_row.cuh;  dg, dbeta: gate_gradient.cuh
 //
 // Q and K are the rows as they came: factors carry the norms, and the sums over the value heads of a group, in head
 // order, are of rq dQ and rk dK, so that the gradient of a row x is d - <d, y> y with y = r x. They stay f32 in
@@ -22,11 +20,13 @@
 #include "../device/async_copy_barrier.cuh"
 #include "../device/barrier_ring.cuh"
 #include "../device/named_barrier.cuh"
+#include "block_row.cuh"
 #include "chunk_rows.cuh"
 #include "fragments.cuh"
 #include "gate.cuh"
 #include "gate_gradient.cuh"
 #include "schedule.cuh"
+#include "tail_item.cuh"
 #include "tail_params.cuh"
 
 #include <cstdint>
@@ -50,9 +50,6 @@ static_assert(S::threads == consumer_threads + producer_threads, "roles and thre
 constexpr int consumer_registers = 224;
 constexpr int producer_registers = 56;
 static_assert(consumer_threads * consumer_registers + producer_threads * producer_registers <= S::threads * 168);
-
-// Below it, beta does not divide.
-constexpr float least_divisor = 0x1p-40f;
 
 enum class NamedBarrier : uint32_t { matrices = 1 };
 
@@ -123,39 +120,6 @@ struct SharedMap {
     }
 };
 
-// A chunk and a key head.
-struct Item {
-    uint64_t chunk_index;
-    uint32_t head;
-    Chunk chunk;
-
-    __device__ int tokens() const { return static_cast<int>(chunk.tokens); }
-    __device__ uint64_t token(int row) const { return chunk.first_token + static_cast<uint64_t>(row); }
-};
-
-// Calls work(item) for every gridDim.x-th item from this CTA's on, heads of a chunk first; padding is passed over. The
-// table entry of the next item is read ahead.
-template <class Function>
-__device__ void for_each_item(const Params& params, Function work) {
-    const auto read = [&](uint64_t chunk) { return chunk < params.chunk_count ? params.chunks[chunk] : Chunk{}; };
-    uint64_t index = blockIdx.x / params.heads;
-    uint32_t head = blockIdx.x % params.heads;
-    Chunk next = read(index);
-    while (index < params.chunk_count) {
-        const Item item{index, head, next};
-        index += gridDim.x / params.heads;
-        head += gridDim.x % params.heads;
-        if (head >= params.heads) {
-            head -= params.heads;
-            ++index;
-        }
-        next = read(index);
-        if (item.chunk.tokens > 0) {
-            work(item);
-        }
-    }
-}
-
 class Producer {
     const Params& params;
     SharedMap& shared;
@@ -169,18 +133,14 @@ class Producer {
         : params(params), shared(shared), thread(thread), ring(shared.ring) {}
 
     __device__ void run() {
-        const uint32_t group = params.value_heads / params.heads;
-        for_each_item(params, [&](const Item& item) {
-            for (uint32_t member = 0; member < group; ++member) {
-                const uint64_t value_head = static_cast<uint64_t>(item.head) * group + member;
-                // As the consumers do: addresses are computed again rather than kept.
-                asm volatile("" : "+r"(thread));
-                copy_values(item, value_head);
-                copy_states(item, value_head);
-                // Rows are the last that the item before gives back, and not the first that this one needs.
-                if (member == 0) {
-                    copy_key_rows(item);
-                }
+        for_each_head(params, [&](const Item& item, uint64_t value_head, bool first) {
+            // As the consumers do: addresses are computed again rather than kept.
+            asm volatile("" : "+r"(thread));
+            copy_values(item, value_head);
+            copy_states(item, value_head);
+            // Rows are the last that the item before gives back, and not the first that this one needs.
+            if (first) {
+                copy_key_rows(item);
             }
         });
     }
@@ -290,9 +250,8 @@ class Consumer {
         }
     }
 
-    // Rows and columns that this lane's accumulators hold: of the chunk, of the head.
+    // Rows of the chunk that this lane's accumulators hold.
     __device__ int row(int element) const { return block * row_block + fragment.group + element / 2 * 8; }
-    __device__ int column(int tile, int element) const { return 8 * tile + 2 * fragment.pair + element % 2; }
     __device__ int first_column() const { return half * half_columns; }
 
     __device__ void release(Mbarrier& empty) const {
@@ -347,13 +306,6 @@ class Consumer {
             }
         }
         sum_of_row(dots);
-    }
-
-    __device__ static void sum_of_row(float (&sums)[2]) {
-        for (float& sum : sums) {
-            sum += __shfl_xor_sync(full_warp, sum, 1);
-            sum += __shfl_xor_sync(full_warp, sum, 2);
-        }
     }
 
     // Two columns of a tile's row, as an accumulator holds them.
@@ -482,7 +434,8 @@ class Consumer {
             load_left(left_x[i], of_keys ? shared.rows.k : shared.rows.q, block * row_block, block * i, lane);
             load_left(left_y[i], of_keys ? values.dvb : values.grad_o, block * row_block, block * i, lane);
         }
-        BlockRowSums rows(*this, values, of_keys);
+        const TokenFactors factors{values.gate, values.beta, shared.rows.rq, shared.rows.rk, params.scale};
+        BlockRow rows(half, row_block, lane, factors, sums);
         auto& matrix = of_keys ? shared.matrices.n : shared.matrices.r;
         // Every warp has read what the last head left in their place.
         consumers_meet();
@@ -492,26 +445,12 @@ class Consumer {
             BlockSum gradients = {};
             multiply_rows(products, left_x, shared.rows.k, j);
             multiply_rows(gradients, left_y, values.v_new, j);
-            const bool diagonal = j == row_block;
-            mask(products[0], gradients[0], 2 * j, diagonal, values, sums, rows);
-            mask(products[1], gradients[1], 2 * j + 1, diagonal, values, sums, rows);
+            rows.add(products, gradients, j, j == row_block);
             uint32_t words[4];
             pack_left(words, gradients[0], gradients[1]);
             store_left(matrix, block * row_block, block * j, words, lane);
-            if (diagonal) {
-                sum_diagonal(sums, products[0], products[1]);
-            } else {
-                sum_columns(sums, products[0], products[1], j);
-            }
         }
-        sum_of_row(rows.left);
-        sum_of_row(rows.inside);
-        if (of_keys) {
-            const float key_value[2] = {rows.left[0] + rows.inside[0], rows.left[1] + rows.inside[1]};
-            put_rows(sums.key_value, key_value);
-        }
-        const float left[2] = {rows.sign[0] * rows.left[0], rows.sign[1] * rows.left[1]};
-        put_rows(sums.rows[half], left);
+        rows.finish();
     }
 
     // The warp's rows by the 16 rows of block j of a tile. Two chains, so that one product need not wait for the last.
@@ -528,84 +467,6 @@ class Consumer {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
             sum[e / 4][e % 4] += odd[e / 4][e % 4];
-        }
-    }
-
-    // Of the lane's two rows of a block row.
-    struct BlockRowSums {
-        bool of_keys;
-        float gate[2];
-        float factor[2];
-        float sign[2];                  // what N' has besides its masks
-        float left[2] = {0.0f, 0.0f};   // Z without the sign, left of the diagonal block
-        float inside[2] = {0.0f, 0.0f}; // and in it
-
-        __device__ BlockRowSums(const Consumer& c, const Values& values, bool of_keys) : of_keys(of_keys) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int at = c.row(2 * i);
-                gate[i] = values.gate[at];
-                factor[i] = of_keys ? c.shared.rows.rk[at] : c.params.scale * c.shared.rows.rq[at];
-                sign[i] = of_keys ? -values.beta[at] : 1.0f;
-            }
-        }
-    };
-
-    // Eight columns: of the products with Vn makes R or N', of the other products Z.
-    __device__ void mask(float (&product)[4], float (&gradient)[4], int tile, bool diagonal, const Values& values,
-                         GateSums& sums, BlockRowSums& rows) const {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const int r = row(e);
-            const int c = column(tile, e);
-            if (rows.of_keys && c == r) {
-                sums.diagonal[r] = gradient[e];
-            }
-            const float factor = decay(rows.gate[e / 2] - values.gate[c]) * rows.factor[e / 2];
-            const bool inside = rows.of_keys ? c < r : c <= r;
-            const float masked = inside ? gradient[e] * factor * shared.rows.rk[c] : 0.0f;
-            const float z = c < r ? product[e] * masked : 0.0f;
-            rows.left[e / 2] += diagonal ? 0.0f : z;
-            rows.inside[e / 2] += diagonal ? z : 0.0f;
-            product[e] = rows.sign[e / 2] * z;
-            gradient[e] = rows.sign[e / 2] * masked;
-        }
-    }
-
-    __device__ static float sum_of_columns(float x) {
-        for (int distance = 4; distance < 32; distance *= 2) {
-            x += __shfl_xor_sync(full_warp, x, distance);
-        }
-        return x;
-    }
-
-    // Column sums of a block left of the diagonal.
-    __device__ void sum_columns(GateSums& sums, const float (&first)[4], const float (&second)[4], int j) const {
-        const float columns[4] = {sum_of_columns(first[0] + first[2]), sum_of_columns(first[1] + first[3]),
-                                  sum_of_columns(second[0] + second[2]), sum_of_columns(second[1] + second[3])};
-        if (fragment.group == 0) {
-            auto* to = &sums.columns[half][row_block - 1][block * j + 2 * fragment.pair];
-            *reinterpret_cast<float2*>(to) = make_float2(columns[0], columns[1]);
-            *reinterpret_cast<float2*>(to + 8) = make_float2(columns[2], columns[3]);
-        }
-    }
-
-    // Sums over m >= i and j < i of a diagonal block, for its 16 boundaries i. Its upper right quarter is zero.
-    __device__ void sum_diagonal(GateSums& sums, const float (&first)[4], const float (&second)[4]) const {
-        const int g = fragment.group;
-        const int i = 2 * fragment.pair;
-        const float upper = sum_before<4>(first[0] + first[1], lane);
-        const float lower = sum_before<4>(first[2] + first[3], lane);
-        const float lower_total = __shfl_sync(full_warp, lower + first[2] + first[3], 3, 4);
-        const float corner = lower_total + sum_before<4>(second[2] + second[3], lane);
-        const float at[4] = {sum_of_columns((g >= i ? upper : 0.0f) + lower),
-                             sum_of_columns((g >= i + 1 ? upper + first[0] : 0.0f) + lower + first[2]),
-                             sum_of_columns(g >= i ? corner : 0.0f),
-                             sum_of_columns(g >= i + 1 ? corner + second[2] : 0.0f)};
-        if (g == 0) {
-            auto* to = &sums.corner[half][block * row_block + i];
-            *reinterpret_cast<float2*>(to) = make_float2(at[0], at[1]);
-            *reinterpret_cast<float2*>(to + 8) = make_float2(at[2], at[3]);
         }
     }
 
@@ -682,19 +543,17 @@ class Consumer {
         }
     }
 
-    // Of row `at`, one per lane. <dVb, Vn> / beta, or, without the quotient,
-    // <dVb_i, V_i> - 2^c_i rk_i <dVb_i S^T, K_i> - sum_j N_ij <dVb_i, Vn_j>.
+    // Of row `at`, one per lane.
     __device__ float beta_gradient(const Values& values, const GateSums& sums, const Item& item, uint64_t value_head,
                                    int at) const {
         const float beta = values.beta[at];
-        const bool divides = fabsf(beta) >= least_divisor;
-        const bool slow = !divides && at < item.tokens();
-        float dbeta = divides ? sums.diagonal[at] / beta : 0.0f;
+        const bool slow = !divides(beta) && at < item.tokens();
+        float dbeta = divides(beta) ? sums.diagonal[at] / beta : 0.0f;
         for (uint32_t rest = __ballot_sync(full_warp, slow); rest != 0; rest &= rest - 1) {
             const int owner = __ffs(rest) - 1;
             const float dot = value_dot(values, item, value_head, at - lane + owner);
             if (lane == owner) {
-                dbeta = dot - (sums.state_value[0][at] + sums.state_value[1][at]) - sums.key_value[at];
+                dbeta = gradient_without_quotient(sums, at, dot);
             }
         }
         return dbeta;

@@ -20,6 +20,7 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::WGMMA_STATES_V64,
     Gdn::WGMMA_ADJOINT,
     Gdn::WGMMA_ADJOINT_V64,
+    Gdn::WGMMA_TAIL,
     Gdn::TABLES,
     Gdn::COPY,
 ];

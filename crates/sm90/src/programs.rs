@@ -606,4 +606,10 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/gdn-wgmma_states_v64.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-wgmma_states_v64.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "wgmma_tail",
+        ptx: include_bytes!("../programs/gdn-wgmma_tail.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_tail.cubin.zst"),
+    },
 ];

@@ -243,24 +243,39 @@ fn check_gradients(what: &str, known: &Known, gradients: &Gradients) {
     }
 }
 
-/// The tail on what the model hands to it; `ctas` of it.
+/// The tail of registers on what the model hands to it; `ctas` of it.
 fn tail(device: &Device, known: &Known, ctas: usize) -> Vec<Vec<u8>> {
+    tail_on(Engine::Registers, device, known, ctas)
+}
+
+/// The same of any engine.
+fn tail_on(engine: Engine, device: &Device, known: &Known, ctas: usize) -> Vec<Vec<u8>> {
     let staged = Staged::new(device, &known.inputs).unwrap();
     let returned = known.returned(&staged);
-    let schedule = staged.schedules(Stage::Tail).next().expect("a program of the stage");
+    let schedule = staged.schedules_on(engine, Stage::Tail).next().expect("a program of the stage");
     let adjoint = returned.adjoint_from(&known.backward).unwrap();
     let tape = returned.tape_from(&known.forward).unwrap();
     let gradients = returned.tail(schedule, adjoint, &tape, ctas).unwrap_or_else(|error| panic!("{device}: {error}"));
-    check_gradients(&format!("{device} tail"), known, &gradients);
+    check_gradients(&format!("{device} {}", schedule.name), known, &gradients);
     gradients.bytes()
+}
+
+/// Of every case.
+fn tails(engine: Engine) {
+    for (seed, (case, dht)) in cases().iter().enumerate() {
+        let policy = [CompletionPolicy::Lazy, CompletionPolicy::Eager, CompletionPolicy::Random][seed % 3];
+        tail_on(engine, &emulated(Arch::Sm90, seed as u64, policy), &Known::new(case, *dht), 2);
+    }
 }
 
 #[test]
 fn tails_give_gradients() {
-    for (seed, (case, dht)) in cases().iter().enumerate() {
-        let policy = [CompletionPolicy::Lazy, CompletionPolicy::Eager, CompletionPolicy::Random][seed % 3];
-        tail(&emulated(Arch::Sm90, seed as u64, policy), &Known::new(case, *dht), 2);
-    }
+    tails(Engine::Registers);
+}
+
+#[test]
+fn tails_on_warpgroup_products() {
+    tails(Engine::Wgmma);
 }
 
 #[test]
@@ -273,15 +288,24 @@ fn tails_are_the_same_on_every_architecture() {
 }
 
 /// Who works on what, and when, changes no bit.
-#[test]
-fn tails_do_not_depend_on_the_grid() {
+fn same_on_every_grid(engine: Engine) {
     let case = Case { heads: 2, value_heads: 4, lengths: &[70, 66], l2norm: true, ..Case::default() };
     let known = Known::new(&case, false);
-    let once = tail(&emulated(Arch::Sm90, 1, CompletionPolicy::Lazy), &known, 1);
+    let once = tail_on(engine, &emulated(Arch::Sm90, 1, CompletionPolicy::Lazy), &known, 1);
     for (seed, ctas) in [(2, 3), (3, 8), (4, 100)] {
-        let again = tail(&emulated(Arch::Sm90, seed, CompletionPolicy::Random), &known, ctas);
+        let again = tail_on(engine, &emulated(Arch::Sm90, seed, CompletionPolicy::Random), &known, ctas);
         assert!(once == again, "{ctas} CTAs give other bits");
     }
+}
+
+#[test]
+fn tails_do_not_depend_on_the_grid() {
+    same_on_every_grid(Engine::Registers);
+}
+
+#[test]
+fn tails_on_warpgroup_products_do_not_depend_on_the_grid() {
+    same_on_every_grid(Engine::Wgmma);
 }
 
 /// Where beta vanishes nothing divides by it.
@@ -294,10 +318,12 @@ fn gradients_of_vanishing_betas() {
         betas[1] = 0.0;
     }
     let known = Known::of(inputs, true);
-    let gradients = tail(&emulated(Arch::Sm90, 1, CompletionPolicy::Random), &known, 2);
-    let dv = &gradients[2];
-    let of_zero = dv.chunks_exact(DIM * 2).skip(1).step_by(2).take(90);
-    assert!(of_zero.flatten().all(|byte| byte & 0x7F == 0), "dv of a beta of zero is zero");
+    for engine in [Engine::Registers, Engine::Wgmma] {
+        let gradients = tail_on(engine, &emulated(Arch::Sm90, 1, CompletionPolicy::Random), &known, 2);
+        let dv = &gradients[2];
+        let of_zero = dv.chunks_exact(DIM * 2).skip(1).step_by(2).take(90);
+        assert!(of_zero.flatten().all(|byte| byte & 0x7F == 0), "dv of a beta of zero is zero");
+    }
 }
 
 /// Adjoint and tail one after the other, each program of the scan.

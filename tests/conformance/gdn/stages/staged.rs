@@ -171,28 +171,25 @@ impl<'a> Staged<'a> {
             .u32("m_of_first", 0)?
             .u32("m_of_last", 0)?;
         if schedule.engine == Engine::Wgmma {
-            let rows = |buffer: &Buffer| {
-                let token_stride = (case.value_heads * DIM) as u64;
-                Heads { address: buffer.address(), token_stride, head_stride: DIM as u64 }
-            };
+            let rows = |buffer| self.rows_of_values(buffer);
             let of_values = [("v", self.v), ("o", rows(&scanned.o)), ("v_new", rows(&scanned.v_new))];
-            self.write_maps(&mut block, &of_values, ("h", &scanned.h))?;
+            self.write_maps(&mut block, &of_values, &[("h", &scanned.h)])?;
+            self.write_inverse_map(&mut block)?;
         }
         let ctas = segments.len() * case.value_heads * schedule.value_splits() as usize;
         self.launch(schedule, ctas, &block)?;
         Ok(scanned)
     }
 
-    /// The tensor maps of a scan on warpgroup products: those of q, k and A, of tensors of value heads, and of states.
+    /// The tensor maps of a stage on warpgroup products: those of q and k, of tensors of value heads, and of states.
     pub(super) fn write_maps(
         &self,
         block: &mut ParamBlock,
         of_values: &[(&'static str, Heads)],
-        (states_name, states): (&'static str, &Buffer),
+        of_states: &[(&'static str, &Buffer)],
     ) -> Result<()> {
         let case = &self.inputs.case;
         let runtime = self.device.runtime().expect("a device with programs");
-        let matrices = (self.inputs.chunks().len() * case.value_heads) as u64;
         let of_keys = [("q", self.q), ("k", self.k)];
         let tensors = of_keys.iter().map(|tensor| (tensor, case.heads, 2));
         for (&(name, at), heads, panels) in tensors.chain(of_values.iter().map(|tensor| (tensor, case.value_heads, 1)))
@@ -201,11 +198,30 @@ impl<'a> Staged<'a> {
             let request = wgmma::heads_request(at.address, rows, heads, at.token_stride, at.head_stride, panels);
             block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
         }
-        let inverses = wgmma::inverse_request(self.a.address(), matrices);
-        block.tensor_map("a_map", &runtime.encode_tensor_map("a", &inverses)?)?;
-        let request = wgmma::states_request(states.address(), matrices);
-        block.tensor_map(&format!("{states_name}_map"), &runtime.encode_tensor_map(states_name, &request)?)?;
+        for &(name, states) in of_states {
+            let request = wgmma::states_request(states.address(), self.matrices());
+            block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
+        }
         Ok(())
+    }
+
+    /// The tensor map of A.
+    pub(super) fn write_inverse_map(&self, block: &mut ParamBlock) -> Result<()> {
+        let runtime = self.device.runtime().expect("a device with programs");
+        let inverses = wgmma::inverse_request(self.a.address(), self.matrices());
+        block.tensor_map("a_map", &runtime.encode_tensor_map("a", &inverses)?)?;
+        Ok(())
+    }
+
+    /// Contiguous rows of value heads.
+    pub(super) fn rows_of_values(&self, buffer: &Buffer) -> Heads {
+        let token_stride = (self.inputs.case.value_heads * DIM) as u64;
+        Heads { address: buffer.address(), token_stride, head_stride: DIM as u64 }
+    }
+
+    /// Chunks times value heads.
+    fn matrices(&self) -> u64 {
+        (self.inputs.chunks().len() * self.inputs.case.value_heads) as u64
     }
 
     /// `scan` without a tape: nothing is asked for but the output.

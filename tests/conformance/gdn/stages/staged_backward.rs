@@ -77,12 +77,9 @@ impl<'a> Returned<'a> {
             .pointer("dh0", scanned.dh0.address())?
             .pointer("segment_state", 0)?;
         if schedule.engine == Engine::Wgmma {
-            let dv = Heads {
-                address: scanned.dv.address(),
-                token_stride: (case.value_heads * DIM) as u64,
-                head_stride: DIM as u64,
-            };
-            self.staged.write_maps(&mut block, &[("grad_o", self.grad_o), ("dv", dv)], ("dh", &scanned.dh))?;
+            let dv = self.staged.rows_of_values(&scanned.dv);
+            self.staged.write_maps(&mut block, &[("grad_o", self.grad_o), ("dv", dv)], &[("dh", &scanned.dh)])?;
+            self.staged.write_inverse_map(&mut block)?;
         }
         let ctas = self.staged.inputs.segments().0.len() * case.value_heads * schedule.value_splits() as usize;
         self.staged.launch(schedule, ctas, &block)?;
@@ -146,6 +143,11 @@ impl<'a> Returned<'a> {
             .pointer("dbeta", gradients.dbeta.address())?
             .u32("chunk_count", inputs.chunks().len() as u32)?
             .u32("l2norm", u32::from(case.l2norm))?;
+        if schedule.engine == Engine::Wgmma {
+            let [v_new, dv] = [&tape.v_new, &gradients.dv].map(|buffer| self.staged.rows_of_values(buffer));
+            let of_values = [("grad_o", self.grad_o), ("v_new", v_new), ("dv", dv)];
+            self.staged.write_maps(&mut block, &of_values, &[("h", &tape.h), ("dh", &adjoint.dh)])?;
+        }
         self.staged.launch(schedule, ctas, &block)?;
         Ok(gradients)
     }

@@ -13,7 +13,7 @@
 //! | [`tables`] | the tables from offsets on the device |
 //! | [`copy`] | a tensor that cannot be read in place, made contiguous |
 //!
-//! [`wgmma`] has what is particular to the scans on Hopper's warpgroup products.
+//! [`wgmma`] has what is particular to the scans on Hopper's warpgroup products, [`wgmma_tail`] to the tail on them.
 
 pub mod adjoint;
 pub mod compose;
@@ -23,6 +23,7 @@ pub mod scan;
 pub mod tables;
 pub mod tail;
 pub mod wgmma;
+pub mod wgmma_tail;
 
 use serde::{Deserialize, Serialize};
 

@@ -51,6 +51,9 @@ pub const PARAMS: ParamLayout = ParamLayout {
 /// Bytes of mbarriers: full and empty of the rows of a key head, of the states, and of two slots of a value head's rows.
 pub(super) const BARRIER_BYTES: u32 = (2 + 2 + 4) * 8;
 
+/// Bytes of the sums that the gradients of gate and beta of a value head are made of.
+pub(super) const SUMS_BYTES: u32 = 2 * 3 * 48 * 4 + 12 * CHUNK_TOKENS * 4 + 8 * 4;
+
 /// Bytes of dynamic shared memory: q, k and their norms; both states; two slots of gradient of the output, dVb, v_new,
 /// gate and beta; R and N'; two sets of the sums that the gradient of the gate is made of; row products; barriers.
 pub(super) const SHARED_BYTES: u32 = {
@@ -59,6 +62,6 @@ pub(super) const SHARED_BYTES: u32 = {
     let states = 2 * HEAD_DIM * HEAD_DIM * 2;
     let values = 2 * (3 * rows + 2 * column);
     let matrices = 2 * CHUNK_TOKENS * CHUNK_TOKENS * 2;
-    let sums = 2 * (2 * 3 * 48 * 4 + 12 * column + 8 * 4);
+    let sums = 2 * SUMS_BYTES;
     (2 * rows + 2 * column + states + values + matrices + sums + 4 * column + BARRIER_BYTES).next_multiple_of(256)
 };

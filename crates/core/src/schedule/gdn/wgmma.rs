@@ -12,17 +12,17 @@
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
 //! warpgroup and one that loads work ahead of the state.
 
-use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, scan};
+use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, scan, wgmma_tail};
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::schedule::{Budgets, Fact};
 use crate::tensor_map::{MapType, Swizzle, TensorMapRequest};
 
 /// Threads of a warpgroup.
-const WARPGROUP: u32 = 128;
+pub(super) const WARPGROUP: u32 = 128;
 /// Value columns of a state warpgroup: M of the products.
 const WARPGROUP_VALUES: u32 = 64;
 /// Bytes of a panel: 64 rows of 64 BF16 elements.
-const PANEL_BYTES: u32 = 64 * 128;
+pub(super) const PANEL_BYTES: u32 = 64 * 128;
 
 /// Bytes of what a CTA works on: a segment, an index, a head, value columns, and the walk over its chunks.
 const WORK_BYTES: u32 = 48;
@@ -69,6 +69,9 @@ const fn barriers(schedule: &Gdn) -> u32 {
 
 /// Bytes of dynamic shared memory: barriers and tables, masked products, tiles, snapshots of the state.
 pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
+    if matches!(schedule.stage, Stage::Tail) {
+        return wgmma_tail::SHARED_BYTES;
+    }
     let facts = Wgmma::of(schedule);
     let warpgroups = state_warpgroups(schedule);
     // Four factors per token and the decay of the chunk, padded to 16 bytes; three more factors for the helper.
@@ -80,6 +83,9 @@ pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
 }
 
 pub(super) fn budgets(schedule: &Gdn) -> Budgets {
+    if schedule.stage == Stage::Tail {
+        return wgmma_tail::budgets(schedule);
+    }
     Budgets {
         threads: schedule.threads,
         dynamic_shared_bytes: shared_bytes(schedule),
@@ -89,6 +95,9 @@ pub(super) fn budgets(schedule: &Gdn) -> Budgets {
 }
 
 pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
+    if schedule.stage == Stage::Tail {
+        return wgmma_tail::facts(schedule);
+    }
     let facts = Wgmma::of(schedule);
     vec![
         Fact::int("threads", schedule.threads),
@@ -106,6 +115,7 @@ pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
 pub(super) fn source(schedule: &Gdn) -> (&'static str, &'static str) {
     match schedule.stage {
         Stage::Adjoint => ("gdn/hopper_adjoint.cu", "gdn_adjoint_wgmma"),
+        Stage::Tail => ("gdn/hopper_tail.cu", "gdn_tail_wgmma"),
         _ => ("gdn/hopper_forward.cu", "gdn_forward_wgmma"),
     }
 }
@@ -113,6 +123,7 @@ pub(super) fn source(schedule: &Gdn) -> (&'static str, &'static str) {
 pub(super) const fn params(schedule: &Gdn) -> ParamLayout {
     match schedule.stage {
         Stage::Adjoint => ADJOINT_PARAMS,
+        Stage::Tail => wgmma_tail::PARAMS,
         _ => SCAN_PARAMS,
     }
 }
@@ -130,7 +141,8 @@ pub const ADJOINT_PARAMS: ParamLayout = ParamLayout {
     fields: &with_maps::<{ ADJOINT_MAPS.len() + adjoint::PARAMS.fields.len() }>(&ADJOINT_MAPS, adjoint::PARAMS.fields),
 };
 
-const fn with_maps<const N: usize>(maps: &[&'static str], fields: &[ParamField]) -> [ParamField; N] {
+/// Tensor maps of these names, then fields.
+pub(super) const fn with_maps<const N: usize>(maps: &[&'static str], fields: &[ParamField]) -> [ParamField; N] {
     let mut all = [ParamField { name: "", kind: ParamKind::TensorMap }; N];
     let mut i = 0;
     while i < N {
