@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::clocks::Clocks;
 use super::measure::copy_noise;
-use super::record::{Bound, Row};
+use super::record::{Bound, KernelTimes, Row};
 
 /// Bytes that the inputs of a graph exceed together: more than four times the L2.
 const ROTATION_BYTES: u64 = 256 << 20;
@@ -338,6 +338,12 @@ impl Use<'_> {
         let checked = checked.with_context(|| format!("{shape} {name}"))?;
         let calls_per_graph = calls.len().max(FEWEST_CALLS);
         let cold_us = clocks.cold(|stream| run(0, stream))?;
+        let mut kernels = Vec::new();
+        for (bound, plan) in calls[0].iter().zip(&plans) {
+            for (i, program) in plan.programs().into_iter().enumerate() {
+                kernels.push(KernelTimes { program, cold_us: clocks.cold(|stream| bound.launch_kernel(i, stream))? });
+            }
+        }
         Ok(Row {
             shape: format!("{shape} {name}"),
             problem: serde_json::to_value(shape.problem(with_gradients))?,
@@ -348,7 +354,7 @@ impl Use<'_> {
             bytes,
             bound: Bound::Copy,
             flops: Some(flops),
-            kernels: Vec::new(),
+            kernels,
             sets: sets.len(),
             calls_per_graph,
             checked,
