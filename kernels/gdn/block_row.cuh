@@ -66,7 +66,8 @@ class BlockRow {
             left[e / 2] += diagonal ? 0.0f : z;
             inside[e / 2] += diagonal ? z : 0.0f;
             product[e] = sign[e / 2] * z;
-            gradient[e] = in_matrix ? sign[e / 2] * masked : 0.0f;
+            // A zero stays positive: no bits above the diagonal.
+            gradient[e] = fmaf(sign[e / 2], masked, 0.0f);
         }
     }
 

@@ -47,8 +47,8 @@ constexpr int producer_threads = 128;
 static_assert(S::threads == consumer_threads + producer_threads, "roles and threads");
 
 // Registers per thread once the roles have parted; the launch gives everybody 168.
-constexpr int consumer_registers = 224;
-constexpr int producer_registers = 56;
+constexpr int consumer_registers = 232;
+constexpr int producer_registers = 40;
 static_assert(consumer_threads * consumer_registers + producer_threads * producer_registers <= S::threads * 168);
 
 enum class NamedBarrier : uint32_t { matrices = 1 };
