@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use bakewell_core::Arch;
-use bakewell_core::program::{EvidenceFile, Manifest, ProgramRecord};
+use bakewell_core::program::{EvidenceFile, Manifest, ProgramRecord, file_stem};
 
 use crate::compile::Compiled;
-use crate::workspace::{Workspace, file_stem};
+use crate::workspace::Workspace;
 
 /// Level of the committed files.
 const ZSTD_LEVEL: i32 = 19;

@@ -6,15 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use bakewell_core::Operation;
-use bakewell_core::program::Evidence;
+use bakewell_core::program::{Evidence, file_stem};
 
 use crate::artifacts;
 use crate::support::{self, Shipped};
 use crate::workspace::Workspace;
-
-/// In the order of the table.
-const OPERATIONS: [Operation; 4] =
-    [Operation::GqaDecode, Operation::Nvfp4Context, Operation::Nvfp4PreAttention, Operation::Gdn];
 
 const BEGIN: &str = "<!-- support table, written by `cargo xtask docs` -->\n";
 const END: &str = "<!-- end of the support table -->\n";
@@ -45,7 +41,7 @@ fn replace_table(text: &str, table: &str) -> Option<String> {
 /// A row per operation and architecture: how many programs, and how many of them are proven how far.
 fn support_table(shipped: &[Shipped]) -> String {
     let mut text = String::from("| operation | architecture | programs | evidence |\n|---|---|---|---|\n");
-    for operation in OPERATIONS {
+    for operation in Operation::ALL {
         for shipped in shipped {
             let evidence: Vec<Evidence> =
                 shipped.programs(operation).map(|program| shipped.evidence(program)).collect();
@@ -83,9 +79,8 @@ fn programs_page(shipped: &[Shipped]) -> String {
         for program in &shipped.manifest.programs {
             let (budgets, resources) = (&program.budgets, &program.resources);
             text += &format!(
-                "| `{}-{}` | {} | {} | {} | {} | {} | `{}` | {} |\n",
-                program.operation,
-                program.variant,
+                "| `{}` | {} | {} | {} | {} | {} | `{}` | {} |\n",
+                file_stem(program.operation, &program.variant),
                 resources.registers,
                 budgets.dynamic_shared_bytes,
                 budgets.barrier_bytes,

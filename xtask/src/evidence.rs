@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use bakewell_core::Arch;
-use bakewell_core::program::{Evidence, EvidenceFile, EvidenceRecord};
+use bakewell_core::program::{Evidence, EvidenceFile, EvidenceRecord, program_name};
 use serde::Deserialize;
 
 use crate::artifacts;
@@ -41,7 +41,8 @@ pub(crate) fn merge(workspace: &Workspace, report: &Path) -> Result<()> {
             runs.into_iter().partition(|run| support::ships(&run.record, &manifest));
         for Run { record, .. } in &others {
             let digest = record.sha256.short();
-            println!("{arch}/{}-{}: left out, {digest} does not ship", record.operation, record.variant);
+            let name = program_name(arch, record.operation, &record.variant);
+            println!("{name}: left out, {digest} does not ship");
         }
         if runs.is_empty() && !others.is_empty() {
             bail!("{arch}: the report is about no program that ships");

@@ -56,10 +56,10 @@ enum Command {
     /// Compile kernels and write the programs of the architecture crates
     Build {
         /// Only this architecture: sm90, sm100, ...
-        #[arg(long, value_parser = parse_arch)]
+        #[arg(long, value_parser = Arch::parse)]
         arch: Option<Arch>,
         /// Only this operation: gqa_decode, ...
-        #[arg(long, value_parser = parse_operation)]
+        #[arg(long, value_parser = Operation::parse)]
         op: Option<Operation>,
         /// Only variants whose name contains this
         #[arg(long)]
@@ -73,7 +73,7 @@ enum Command {
     /// Prove that the shipped programs are those of the sources and schedules
     Check {
         /// Only this architecture: sm90, sm100, ...
-        #[arg(long, value_parser = parse_arch)]
+        #[arg(long, value_parser = Arch::parse)]
         arch: Option<Arch>,
         /// Also compile everything again and compare every byte
         #[arg(long)]
@@ -115,14 +115,6 @@ impl Jobs {
     fn count(&self) -> usize {
         self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
-}
-
-fn parse_arch(text: &str) -> Result<Arch, String> {
-    Arch::parse(text).map_err(|error| error.to_string())
-}
-
-fn parse_operation(text: &str) -> Result<Operation, String> {
-    serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 
 fn main() -> ExitCode {

@@ -30,29 +30,13 @@ impl Shipped {
         self.manifest.programs.iter().filter(move |record| record.operation == operation)
     }
 
-    /// Best evidence of a program whose bytes are still those that ran.
+    /// As [`EvidenceFile::best`].
     pub(crate) fn evidence(&self, program: &ProgramRecord) -> Evidence {
-        let best = self
-            .evidence
-            .records
-            .iter()
-            .filter(|record| is_about(record, program))
-            .map(|record| &record.evidence)
-            .max();
-        best.cloned().unwrap_or(Evidence::CompiledOnly)
+        self.evidence.best(program)
     }
-}
-
-/// The record is about these very bytes: hardware runs the cubin, the emulator the PTX.
-pub(crate) fn is_about(record: &EvidenceRecord, program: &ProgramRecord) -> bool {
-    let ran = match record.evidence {
-        Evidence::Hardware { .. } => &program.cubin.sha256,
-        Evidence::Emulator { .. } | Evidence::CompiledOnly => &program.ptx.sha256,
-    };
-    record.operation == program.operation && record.variant == program.variant && record.sha256 == *ran
 }
 
 /// The record is about some program of the manifest, as it ships.
 pub(crate) fn ships(record: &EvidenceRecord, manifest: &Manifest) -> bool {
-    manifest.programs.iter().any(|program| is_about(record, program))
+    manifest.programs.iter().any(|program| record.is_about(program))
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bakewell_core::Operation;
 use bakewell_core::params::ParamLayout;
+use bakewell_core::program::{file_stem, program_name};
 use bakewell_core::schedule::{Budgets, Fact, Schedule};
 use bakewell_core::{Arch, Architecture};
 
@@ -86,18 +87,13 @@ impl Unit {
 
     /// `sm103/gqa_decode-long_s6_g4_d128_f16`.
     pub(crate) fn name(&self) -> String {
-        format!("{}/{}", self.arch, self.file_stem())
+        program_name(self.arch, self.operation, &self.variant)
     }
 
     /// Folder of the rendered sources and compiler output, relative to the workspace root.
     pub(crate) fn folder(&self) -> String {
         format!("target/kernels/{}/{}", self.arch, self.file_stem())
     }
-}
-
-/// File name of a program without its extension.
-pub(crate) fn file_stem(operation: Operation, variant: &str) -> String {
-    format!("{operation}-{variant}")
 }
 
 /// Every unit of one architecture, ordered as in its manifest.

@@ -136,7 +136,7 @@ impl Arch {
                 let target = arch.target();
                 text == arch.name() || text == target || Some(text) == target.strip_suffix('a')
             })
-            .ok_or_else(|| Error::value("arch", "one of sm90, sm100, sm103, sm107, sm110", text))
+            .ok_or_else(|| Error::value("arch", format!("one of {}", Arch::ALL.map(Arch::name).join(", ")), text))
     }
 
     /// Limits per CTA and per SM.

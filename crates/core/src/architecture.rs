@@ -1,6 +1,6 @@
 //! What an architecture crate offers: schedules, routes, programs.
 
-use crate::program::{Embedded, Evidence, EvidenceFile, Manifest, Program};
+use crate::program::{Embedded, Evidence, EvidenceFile, Manifest, Program, file_stem};
 use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::schedule::gdn::{self, Gdn};
@@ -104,7 +104,7 @@ impl Library {
                 .find(|record| record.operation == embedded.operation && record.variant == embedded.variant)
                 .map(|record| Program { arch, record, embedded })
                 .ok_or_else(|| {
-                    corrupt("manifest", &format!("no record for {}-{}", embedded.operation, embedded.variant))
+                    corrupt("manifest", &format!("no record for {}", file_stem(embedded.operation, embedded.variant)))
                 })
         });
         Ok(Library { arch, programs: programs.collect::<Result<_>>()?, evidence })
@@ -116,30 +116,14 @@ impl Library {
     /// [`Error::NoProgram`].
     pub fn program(&self, operation: Operation, variant: &str) -> Result<Program> {
         let of_operation = || self.programs.iter().filter(|program| program.record.operation == operation);
-        of_operation().find(|program| program.record.variant == variant).copied().ok_or_else(|| Error::NoProgram {
-            operation,
-            arch: self.arch,
-            wanted: variant.to_owned(),
-            available: match of_operation().count() {
-                0 => "none".to_owned(),
-                _ => of_operation().map(|program| program.record.variant.as_str()).collect::<Vec<_>>().join(", "),
-            },
+        of_operation().find(|program| program.record.variant == variant).copied().ok_or_else(|| {
+            let available = of_operation().map(|program| program.record.variant.clone());
+            Error::no_program(operation, self.arch, variant, available)
         })
     }
 
-    /// The best evidence for a program whose bytes are still those that ran.
+    /// As [`EvidenceFile::best`].
     pub fn evidence(&self, program: &Program) -> Evidence {
-        let record = program.record;
-        self.evidence
-            .records
-            .iter()
-            .filter(|entry| entry.operation == record.operation && entry.variant == record.variant)
-            .filter(|entry| match entry.evidence {
-                Evidence::Hardware { .. } => entry.sha256 == record.cubin.sha256,
-                Evidence::Emulator { .. } | Evidence::CompiledOnly => entry.sha256 == record.ptx.sha256,
-            })
-            .map(|entry| entry.evidence.clone())
-            .max()
-            .unwrap_or(Evidence::CompiledOnly)
+        self.evidence.best(program.record)
     }
 }

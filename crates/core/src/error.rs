@@ -1,5 +1,7 @@
 //! The error type of every Bakewell crate.
 
+use std::collections::BTreeSet;
+
 use crate::{Arch, Operation};
 
 /// Result with [`Error`].
@@ -155,6 +157,21 @@ impl Error {
         Error::Argument { argument, property, expected: expected.to_string(), given: given.to_string() }
     }
 
+    /// [`Error::NoProgram`]; `available` may repeat itself, and be empty.
+    pub fn no_program(
+        operation: Operation,
+        arch: Arch,
+        wanted: impl ToString,
+        available: impl IntoIterator<Item = String>,
+    ) -> Error {
+        let available: BTreeSet<String> = available.into_iter().collect();
+        let available = match available.is_empty() {
+            true => "none".to_owned(),
+            false => available.into_iter().collect::<Vec<_>>().join("; "),
+        };
+        Error::NoProgram { operation, arch, wanted: wanted.to_string(), available }
+    }
+
     /// [`Error::Argument`] about a value.
     pub fn value(argument: &'static str, expected: impl ToString, given: impl ToString) -> Error {
         Error::argument(argument, Property::Value, expected, given)
@@ -185,6 +202,11 @@ mod tests {
             error.to_string(),
             "sm100: its programs are not compiled in (compiled in: sm90, sm110); enable the feature `sm100` of `bakewell`"
         );
+        let there = ["b", "a", "b"].map(str::to_owned);
+        let error = Error::no_program(Operation::GqaDecode, Arch::Sm90, "group_size 5", there);
+        assert_eq!(error.to_string(), "gqa_decode on sm90: no program for group_size 5; there is a; b");
+        let error = Error::no_program(Operation::Gdn, Arch::Sm90, "any problem", []);
+        assert_eq!(error.to_string(), "gdn on sm90: no program for any problem; there is none");
         let error =
             Error::Driver { call: "cuModuleLoadData", program: "sm90/x".into(), code: 209, name: "NO_BINARY".into() };
         assert_eq!(error.to_string(), "cuModuleLoadData failed with 209 (NO_BINARY) for sm90/x");

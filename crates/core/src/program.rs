@@ -137,6 +137,25 @@ pub struct EvidenceRecord {
     pub evidence: Evidence,
 }
 
+impl EvidenceFile {
+    /// The best evidence for a program whose bytes are still those that ran.
+    pub fn best(&self, program: &ProgramRecord) -> Evidence {
+        let about = self.records.iter().filter(|record| record.is_about(program));
+        about.map(|record| &record.evidence).max().cloned().unwrap_or(Evidence::CompiledOnly)
+    }
+}
+
+impl EvidenceRecord {
+    /// Whether it is about these very bytes: hardware runs the cubin, the emulator the PTX.
+    pub fn is_about(&self, program: &ProgramRecord) -> bool {
+        let ran = match self.evidence {
+            Evidence::Hardware { .. } => &program.cubin.sha256,
+            Evidence::Emulator { .. } | Evidence::CompiledOnly => &program.ptx.sha256,
+        };
+        self.operation == program.operation && self.variant == program.variant && self.sha256 == *ran
+    }
+}
+
 /// How far a program has been proven.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -182,9 +201,14 @@ pub struct Embedded {
     pub cubin: &'static [u8],
 }
 
+/// Name of a program within its architecture, also of its files: `nvfp4_context-paged_k8_g4`.
+pub fn file_stem(operation: Operation, variant: &str) -> String {
+    format!("{operation}-{variant}")
+}
+
 /// How a program is called in messages and commands: `sm103/nvfp4_context-paged_k8_g4`.
 pub fn program_name(arch: Arch, operation: Operation, variant: &str) -> String {
-    format!("{arch}/{operation}-{variant}")
+    format!("{arch}/{}", file_stem(operation, variant))
 }
 
 /// A program ready to be loaded: its record and its embedded bytes.

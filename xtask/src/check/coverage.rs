@@ -1,26 +1,18 @@
 //! Is every program there that is promised, and made from the sources as they are?
 
-use bakewell_core::program::{Manifest, ProgramRecord};
+use bakewell_core::program::{Manifest, ProgramRecord, program_name};
 use bakewell_core::{Arch, Operation};
 
 use super::is_of;
 use crate::workspace::{Unit, Workspace};
 use crate::{sources, toolchain};
 
-/// The support that the README promises: which operations ship for which architectures.
-pub(crate) const PROMISED: &[(Operation, &[Arch])] = &[
-    (Operation::GqaDecode, &Arch::ALL),
-    (Operation::Nvfp4Context, &Arch::ALL),
-    (Operation::Nvfp4PreAttention, &Arch::ALL),
-    (Operation::Gdn, &Arch::ALL),
-];
-
-/// Every promised operation of an architecture has a schedule, and schedules and records match one to one.
+/// Every operation has a schedule on every architecture, and schedules and records match one to one.
 pub(crate) fn promises(arch: Arch, units: &[Unit], manifest: &Manifest) -> Vec<String> {
     let mut found = Vec::new();
-    for (operation, architectures) in PROMISED {
-        if architectures.contains(&arch) && !units.iter().any(|unit| unit.operation == *operation) {
-            found.push(format!("{arch}: {operation} is promised but has no schedule"));
+    for operation in Operation::ALL {
+        if !units.iter().any(|unit| unit.operation == operation) {
+            found.push(format!("{arch}: {operation} has no schedule"));
         }
     }
     for unit in units {
@@ -30,7 +22,8 @@ pub(crate) fn promises(arch: Arch, units: &[Unit], manifest: &Manifest) -> Vec<S
     }
     for record in &manifest.programs {
         if !units.iter().any(|unit| is_of(record, unit)) {
-            found.push(format!("{arch}/{}-{}: a program without a schedule", record.operation, record.variant));
+            let name = program_name(arch, record.operation, &record.variant);
+            found.push(format!("{name}: a program without a schedule"));
         }
     }
     if manifest.toolchain != toolchain::versions() {

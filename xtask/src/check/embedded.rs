@@ -1,7 +1,7 @@
 //! Are the files of an architecture crate what its manifest says, and small enough to publish?
 
 use bakewell_core::Arch;
-use bakewell_core::program::{Manifest, ProgramRecord, Sha256Hex};
+use bakewell_core::program::{Manifest, ProgramRecord, Sha256Hex, program_name};
 
 use crate::artifacts::{self, FORMS};
 use crate::support;
@@ -66,10 +66,8 @@ pub(crate) fn evidence(workspace: &Workspace, manifest: &Manifest) -> Vec<String
         .iter()
         .filter(|record| !support::ships(record, manifest))
         .map(|record| {
-            format!(
-                "{}: evidence for {}-{} ({}) is about bytes that do not ship",
-                manifest.arch, record.operation, record.variant, record.evidence
-            )
+            let name = program_name(manifest.arch, record.operation, &record.variant);
+            format!("{name}: its evidence ({}) is about bytes that do not ship", record.evidence)
         })
         .collect()
 }
