@@ -46,6 +46,11 @@ pub trait Arguments<'a>: Copy + Send + Sync {
     fn workspace(&self) -> Option<&TensorView<'a>>;
 }
 
+/// Address of a tensor; 0, the null pointer of the kernels, without one.
+pub(crate) fn address_or_null(view: Option<&TensorView<'_>>) -> u64 {
+    view.map_or(0, TensorView::address)
+}
+
 /// Checks that every tensor lies in the device's memory, and that nothing written overlaps anything else.
 pub(crate) fn check_placement(memory: &dyn Memory, arguments: &[Argument<'_, '_>]) -> Result<()> {
     for argument in arguments.iter().filter(|argument| !argument.view.is_empty()) {

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bakewell_core::error::Property;
 use bakewell_core::program::program_name;
 use bakewell_core::schedule::Schedule;
-use bakewell_core::{Architecture, LaunchConfig, Operation, Result, Stream};
+use bakewell_core::{Architecture, Error, LaunchConfig, Operation, Result, Stream};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
@@ -34,13 +35,13 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// Checks what does not depend on a device.
     ///
     /// # Errors
-    /// [`Error::Argument`](bakewell_core::Error::Argument) that names the field.
+    /// [`Error::Argument`] that names the field.
     fn validate(&self) -> Result<()>;
 
     /// Plans for a device with `sm_count` SMs of an architecture. Pure: equal arguments give equal decisions.
     ///
     /// # Errors
-    /// As [`Problem::validate`], and [`Error::NoProgram`](bakewell_core::Error::NoProgram) for a problem that no
+    /// As [`Problem::validate`], and [`Error::NoProgram`] for a problem that no
     /// program serves.
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Self::Decision>;
 
@@ -59,7 +60,7 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// checked afterwards, for all operations alike.
     ///
     /// # Errors
-    /// [`Error::Argument`](bakewell_core::Error::Argument) that names the tensor.
+    /// [`Error::Argument`] that names the tensor.
     fn check(&self, args: &Self::Args<'_>) -> Result<()>;
 
     /// Adds the launches of a call, in order, and does once what must be done before the first. Nothing is added for an
@@ -72,7 +73,7 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// The call as plain loops over host memory.
     ///
     /// # Errors
-    /// [`Error::Argument`](bakewell_core::Error::Argument) for values that a binding reads.
+    /// [`Error::Argument`] for values that a binding reads.
     #[cfg(feature = "reference")]
     fn bind_reference<'a>(&self, memory: Arc<HostMemory>, args: Self::Args<'a>) -> Result<HostWork<'a>>;
 }
@@ -164,8 +165,8 @@ impl<P: Problem> Plan<P> {
     /// Checks the tensors, takes or allocates the workspace, loads the programs and writes their parameter blocks.
     ///
     /// # Errors
-    /// [`Error::Argument`](bakewell_core::Error::Argument) that names the tensor,
-    /// [`Error::NoProgram`](bakewell_core::Error::NoProgram) and [`Error::Corrupt`](bakewell_core::Error::Corrupt) about
+    /// [`Error::Argument`] that names the tensor,
+    /// [`Error::NoProgram`] and [`Error::Corrupt`] about
     /// a program, or the device's error.
     pub fn bind<'a>(&self, args: P::Args<'a>) -> Result<Bound<'a>> {
         self.check(&args)?;
@@ -209,6 +210,17 @@ impl<P: Problem> fmt::Display for Plan<P> {
             None => f.write_str("reference: plain loops on the host, no workspace, no copies"),
         }
     }
+}
+
+/// Refuses a device without SMs.
+pub(crate) fn check_sm_count(sm_count: u32) -> Result<()> {
+    if sm_count == 0 { Err(Error::value("sm_count", "at least 1", 0)) } else { Ok(()) }
+}
+
+/// A count of what a problem makes (`of_what`) that kernels hold, or a grid takes, up to `limit`.
+pub(crate) fn count(argument: &'static str, value: u64, limit: u32, of_what: &str) -> Result<u32> {
+    let fits = u32::try_from(value).ok().filter(|&value| value <= limit);
+    fits.ok_or_else(|| Error::argument(argument, Property::Size, format!("at most {limit} {of_what}"), value))
 }
 
 /// Writes a decision in one line: programs, launches (none for an empty problem), what the operation adds, workspace,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bakewell_core::program::program_name;
 use bakewell_core::route::{Facts, choose};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::gdn::{
@@ -14,6 +15,7 @@ use super::split::{Load, segment_chunks};
 use super::tables::Tables;
 use super::tape::{Content, digest};
 use super::{Gdn, Input};
+use crate::plan::check_sm_count;
 use crate::workspace::WorkspaceLayout;
 
 /// One of the two calls.
@@ -136,7 +138,7 @@ impl Decision {
     }
 
     fn program(&self, step: &Step) -> String {
-        format!("{}/{}-{}", self.arch, Operation::Gdn, step.schedule.variant())
+        program_name(self.arch, Operation::Gdn, &step.schedule.variant())
     }
 
     /// The launch of a role.
@@ -180,9 +182,7 @@ impl fmt::Display for Decision {
 /// [`Error::Argument`] for a problem that breaks the contract, [`Error::NoProgram`] when a stage has none.
 pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
     problem.validate()?;
-    if sm_count == 0 {
-        return Err(Error::value("sm_count", "at least 1", 0));
-    }
+    check_sm_count(sm_count)?;
     if pass == Pass::Backward && !problem.training {
         return Err(Error::value("training", "a problem whose forward leaves a tape", false));
     }
@@ -485,11 +485,6 @@ fn geometry(arch: Arch, schedule: &Schedule, ctas: u64) -> Result<Option<LaunchC
 }
 
 fn no_program(architecture: &Architecture, wanted: String) -> Error {
-    let there: Vec<&str> = architecture.gdn.schedules.iter().map(|schedule| schedule.name).collect();
-    Error::NoProgram {
-        operation: Operation::Gdn,
-        arch: architecture.arch,
-        wanted,
-        available: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
-    }
+    let available = architecture.gdn.schedules.iter().map(|schedule| schedule.name.to_owned());
+    Error::no_program(Operation::Gdn, architecture.arch, wanted, available)
 }

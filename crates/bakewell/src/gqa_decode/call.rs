@@ -12,7 +12,7 @@ use bakewell_core::{Architecture, DType, LaunchConfig, Operation, Result, Tensor
 use bakewell_reference::HostMemory;
 
 use super::{Decision, GqaDecode, decide};
-use crate::arguments::{Argument, Arguments, check_contiguous, check_dense, check_optional};
+use crate::arguments::{Argument, Arguments, address_or_null, check_contiguous, check_dense, check_optional};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
 use crate::bound::HostWork;
@@ -35,7 +35,8 @@ pub struct GqaDecodeArgs<'a> {
     pub out: TensorView<'a>,
     /// Log-sum-exp output; present exactly when the problem wants it.
     pub lse: Option<TensorView<'a>>,
-    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None` lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None`
+    /// lets the binding allocate it.
     pub workspace: Option<TensorView<'a>>,
 }
 
@@ -125,7 +126,7 @@ fn params(
         .pointer("kv", args.kv.address())?
         .pointer("sequence_lengths", args.sequence_lengths.address())?
         .pointer("out", args.out.address())?
-        .pointer("lse", args.lse.map_or(0, |lse| lse.address()))?;
+        .pointer("lse", address_or_null(args.lse.as_ref()))?;
     for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
         block.pointer(region, binder.region(region))?;
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use bakewell_core::error::Property;
 use bakewell_core::program::program_name;
 use bakewell_core::route::{Facts, Route};
 use bakewell_core::schedule::Schedule as _;
@@ -10,7 +9,7 @@ use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode as Schedule, facts};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
 use super::GqaDecode;
-use crate::plan::describe;
+use crate::plan::{check_sm_count, count, describe};
 use crate::workspace::WorkspaceLayout;
 
 /// What a plan is: everything about a launch but the tensors.
@@ -61,9 +60,7 @@ pub struct Verdict {
 /// As [`decide()`], except [`Error::NoProgram`].
 pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Verdict>> {
     problem.validate()?;
-    if sm_count == 0 {
-        return Err(Error::value("sm_count", "at least 1", 0));
-    }
+    check_sm_count(sm_count)?;
     let rows = problem.batch.saturating_mul(problem.kv_heads);
     let facts = Facts(vec![
         (facts::BATCH, problem.batch),
@@ -143,17 +140,11 @@ fn geometry(
     if problem.batch == 0 {
         return Ok(None);
     }
-    let fit = |argument, value: u64, limit: u32| {
-        u32::try_from(value)
-            .ok()
-            .filter(|&value| value <= limit)
-            .ok_or_else(|| Error::argument(argument, Property::Size, format!("at most {limit}"), value))
-    };
     let config = LaunchConfig {
         grid: [
-            fit("batch", problem.batch, i32::MAX as u32)?,
-            fit("num_splits", u64::from(splits), 65_535)?,
-            fit("kv_heads", problem.kv_heads, 65_535)?,
+            count("batch", problem.batch, i32::MAX as u32, "requests")?,
+            count("num_splits", splits.into(), 65_535, "splits")?,
+            count("kv_heads", problem.kv_heads, 65_535, "heads")?,
         ],
         cluster: [1, cluster, 1],
         block: schedule.threads,
@@ -183,18 +174,9 @@ fn wanted(problem: &GqaDecode, group_size: u64) -> String {
 }
 
 fn no_program(problem: &GqaDecode, architecture: &Architecture) -> Error {
-    let mut available: Vec<String> = architecture
-        .gqa_decode
-        .schedules
-        .iter()
-        .map(|s| format!("group_size {}, head_dim {}, {}", s.group_size, s.head_dim, s.element.dtype()))
-        .collect();
-    available.sort();
-    available.dedup();
-    Error::NoProgram {
-        operation: Operation::GqaDecode,
-        arch: architecture.arch,
-        wanted: wanted(problem, problem.query_heads / problem.kv_heads),
-        available: if available.is_empty() { "none".to_owned() } else { available.join("; ") },
-    }
+    let schedules = architecture.gqa_decode.schedules.iter();
+    let available =
+        schedules.map(|s| format!("group_size {}, head_dim {}, {}", s.group_size, s.head_dim, s.element.dtype()));
+    let wanted = wanted(problem, problem.query_heads / problem.kv_heads);
+    Error::no_program(Operation::GqaDecode, architecture.arch, wanted, available)
 }

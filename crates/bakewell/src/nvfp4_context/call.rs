@@ -11,7 +11,7 @@ use bakewell_core::{Architecture, Operation, Result, TensorView};
 use bakewell_reference::HostMemory;
 
 use super::{Decision, Nvfp4Context, decide, tensors};
-use crate::arguments::{Argument, Arguments};
+use crate::arguments::{Argument, Arguments, address_or_null};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
 use crate::bound::HostWork;
@@ -66,7 +66,8 @@ pub struct Nvfp4ContextArgs<'a> {
     pub bmm1_scale: Scale<'a>,
     /// Factor of the output; finite. On the host or the device like the other.
     pub bmm2_scale: Scale<'a>,
-    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None` lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None`
+    /// lets the binding allocate it.
     pub workspace: Option<TensorView<'a>>,
 }
 
@@ -149,17 +150,16 @@ fn params(
     for (field, tensor, request) in tensors::maps(problem, decision.schedule, args) {
         block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
     }
-    let address = |view: Option<TensorView<'_>>| view.map_or(0, |view| view.address());
     let ((bmm1, bmm1_device), (bmm2, bmm2_device)) = (args.bmm1_scale.split(), args.bmm2_scale.split());
     block
         .pointer("page_table", args.page_table.address())?
         .pointer("seq_lens_kv", args.seq_lens_kv.address())?
         .pointer("cu_seqlens_q", args.cu_seqlens_q.address())?
         .pointer("out", args.out.address())?
-        .pointer("lse", address(args.lse))?
-        .pointer("sinks", address(args.sinks))?
-        .pointer("bmm1_device", address(bmm1_device))?
-        .pointer("bmm2_device", address(bmm2_device))?;
+        .pointer("lse", address_or_null(args.lse.as_ref()))?
+        .pointer("sinks", address_or_null(args.sinks.as_ref()))?
+        .pointer("bmm1_device", address_or_null(bmm1_device.as_ref()))?
+        .pointer("bmm2_device", address_or_null(bmm2_device.as_ref()))?;
     for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
         block.pointer(region, binder.region(region))?;
     }

@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use bakewell_core::error::Property;
 use bakewell_core::program::program_name;
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::nvfp4_context::{BLOCK_KEYS, Choice, HALVES, HEAD_DIM, Nvfp4Context as Schedule};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
 use super::Nvfp4Context;
-use crate::plan::describe;
+use crate::plan::{check_sm_count, count, describe};
 use crate::workspace::WorkspaceLayout;
 
 /// What a plan is: everything about a launch but the tensors.
@@ -58,29 +57,27 @@ impl fmt::Display for Decision {
 /// [`Error::NoProgram`] when the architecture has none.
 pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
     problem.validate()?;
-    if sm_count == 0 {
-        return Err(Error::value("sm_count", "at least 1", 0));
-    }
+    check_sm_count(sm_count)?;
     let arch = architecture.arch;
     let table = &architecture.nvfp4_context;
-    let choice = table.routes.first().map(|route| route.then).ok_or_else(|| no_program(arch, "any problem"))?;
+    let choice = table.routes.first().map(|route| route.then).ok_or_else(|| no_program(architecture, "any problem"))?;
     let find = |pack: u64, split: bool| {
         let mut named = table.schedules.iter().filter(|schedule| schedule.name == choice.schedule);
         named.find(|schedule| u64::from(schedule.pack) == pack && schedule.split == split)
     };
-    let single = find(1, false).ok_or_else(|| no_program(arch, "pack 1"))?;
+    let single = find(1, false).ok_or_else(|| no_program(architecture, "pack 1"))?;
     let packed = find(problem.group_size()?, false);
     let unsplit = packed.filter(|packed| packs_better(problem, packed, single)).unwrap_or(single);
 
-    let m_blocks = count("max_q_len", problem.max_q_len.div_ceil(unsplit.tile_tokens().into()))?;
-    let units_per_request = count("q_heads", problem.q_heads / u64::from(unsplit.pack))?;
-    let units = count("batch", problem.batch.saturating_mul(units_per_request.into()))?;
-    let tiles = count("batch", u64::from(units) * u64::from(m_blocks))?;
+    let m_blocks = tile_count("max_q_len", problem.max_q_len.div_ceil(unsplit.tile_tokens().into()))?;
+    let units_per_request = tile_count("q_heads", problem.q_heads / u64::from(unsplit.pack))?;
+    let units = tile_count("batch", problem.batch.saturating_mul(units_per_request.into()))?;
+    let tiles = tile_count("batch", u64::from(units) * u64::from(m_blocks))?;
     let splits = problem.num_splits.unwrap_or_else(|| splits(&choice, tiles, problem.max_kv_len, sm_count));
-    let work_items = count("num_splits", u64::from(tiles).saturating_mul(splits.into()))?;
+    let work_items = tile_count("num_splits", u64::from(tiles).saturating_mul(splits.into()))?;
     let schedule = match splits {
         1 => unsplit,
-        _ => find(unsplit.pack.into(), true).ok_or_else(|| no_program(arch, "split keys"))?,
+        _ => find(unsplit.pack.into(), true).ok_or_else(|| no_program(architecture, "split keys"))?,
     };
     let launch = (!problem.is_empty()).then(|| LaunchConfig {
         grid: [work_items.min(sm_count), 1, 1],
@@ -143,19 +140,14 @@ fn workspace(schedule: &Schedule, tiles: u32, splits: u32) -> Result<WorkspaceLa
     Ok(layout)
 }
 
-/// A count that kernels hold in a signed 32-bit integer.
-fn count(argument: &'static str, value: u64) -> Result<u32> {
-    let fits = i32::try_from(value).ok().and_then(|value| u32::try_from(value).ok());
-    fits.ok_or_else(|| Error::argument(argument, Property::Size, "fewer than 2^31 tiles", value))
+/// A count of tiles, which kernels hold in a signed 32-bit integer.
+fn tile_count(argument: &'static str, value: u64) -> Result<u32> {
+    count(argument, value, i32::MAX as u32, "tiles")
 }
 
-fn no_program(arch: Arch, wanted: &str) -> Error {
-    Error::NoProgram {
-        operation: Operation::Nvfp4Context,
-        arch,
-        wanted: wanted.to_owned(),
-        available: "none".to_owned(),
-    }
+fn no_program(architecture: &Architecture, wanted: &str) -> Error {
+    let available = architecture.nvfp4_context.schedules.iter().map(|schedule| schedule.variant());
+    Error::no_program(Operation::Nvfp4Context, architecture.arch, wanted, available)
 }
 
 #[cfg(test)]

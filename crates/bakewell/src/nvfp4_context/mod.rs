@@ -25,8 +25,8 @@
 //! scales of q and of the K tensor belong into `bmm1_scale`, those of V and of the output into `bmm2_scale`: FP8 output
 //! of small values needs an output scale.
 //!
-//! Without split, the same inputs give the same bytes on every architecture's schedules, for any ring depth, SM count,
-//! page order and batch. A split adds the order of the splits, which the plan fixes.
+//! Without split, the same inputs give the same bytes for any SM count, page order and batch, and on every schedule of the
+//! architectures with tensor memory. A split adds the order of the splits, which the plan fixes.
 //!
 //! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace.
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bakewell_core::params::ParamBlock;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::nvfp4_pre_attention::norm::PARAMS;
-use bakewell_core::{Architecture, Operation, Result, TensorView};
+use bakewell_core::{Architecture, Operation, Result};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
 use super::gemm::ACTIVATION_IMAGE;
 use super::scales::Scales;
 use super::{Decision, Nvfp4PreAttention, Nvfp4PreAttentionArgs, decide, tensors};
+use crate::arguments::address_or_null;
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
 use crate::bound::HostWork;
@@ -74,11 +75,6 @@ impl Problem for Nvfp4PreAttention {
     }
 }
 
-/// Address of a tensor; 0, the null pointer of the kernels, without one.
-pub(super) fn address(view: Option<TensorView<'_>>) -> u64 {
-    view.map_or(0, |view| view.address())
-}
-
 fn norm_params(problem: &Nvfp4PreAttention, args: &Nvfp4PreAttentionArgs<'_>, binder: &Binder<'_>) -> Result<Vec<u8>> {
     // A destination whose rows are whole tiles has no padding to clear.
     let whole = problem.rows_per_destination() == problem.out_scales_shape()[1] / 8;
@@ -93,8 +89,8 @@ fn norm_params(problem: &Nvfp4PreAttention, args: &Nvfp4PreAttentionArgs<'_>, bi
         .pointer("activation_q", args.activation_q.address())?
         .pointer("activation_sf", args.activation_sf.address())?
         .pointer("image", binder.region(ACTIVATION_IMAGE))?
-        .pointer("debug_adaln", address(args.debug_adaln_bf16))?
-        .pointer("out_sf", if whole { 0 } else { address(args.out_sf) })?
+        .pointer("debug_adaln", address_or_null(args.debug_adaln_bf16.as_ref()))?
+        .pointer("out_sf", if whole { 0 } else { address_or_null(args.out_sf.as_ref()) })?
         .u64("out_sf_bytes", problem.out_scales_shape()[1])?
         // All below 2^32 by `validate`.
         .u32("tokens", problem.tokens as u32)?

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use bakewell_core::architecture::Table;
-use bakewell_core::error::Property;
 use bakewell_core::program::program_name;
 use bakewell_core::route::{Facts, choose};
 use bakewell_core::schedule::Schedule;
@@ -13,7 +12,7 @@ use bakewell_core::{Arch, Architecture, Error, LaunchConfig, Operation, Result};
 
 use super::Nvfp4PreAttention;
 use super::gemm::Gemm;
-use crate::plan::describe;
+use crate::plan::{check_sm_count, count, describe};
 use crate::workspace::WorkspaceLayout;
 
 /// What a plan is: everything about its launches but the tensors.
@@ -69,9 +68,7 @@ impl fmt::Display for Decision {
 /// [`Error::NoProgram`] when the architecture has none.
 pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
     problem.validate()?;
-    if sm_count == 0 {
-        return Err(Error::value("sm_count", "at least 1", 0));
-    }
+    check_sm_count(sm_count)?;
     let arch = architecture.arch;
     let tables = &architecture.nvfp4_pre_attention;
     let facts = Facts(vec![
@@ -82,13 +79,12 @@ pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, 
         ("destinations", problem.destinations),
         ("rope_dim", problem.rope_dim),
         ("row_bytes", problem.out_format.row_bytes().into()),
-        ("row_bytes", problem.out_format.row_bytes().into()),
         ("sm_count", sm_count.into()),
     ]);
     let norm = chosen(&tables.norm, &facts, |norm, choice| norm.name == choice.schedule)
-        .ok_or_else(|| no_program(arch, "the norm of any problem"))?;
-    let gemm =
-        Gemm::choose(tables, &facts, problem.out_format).ok_or_else(|| no_program(arch, "the GEMM of any problem"))?;
+        .ok_or_else(|| no_program(architecture, "the norm of any problem"))?;
+    let gemm = Gemm::choose(tables, &facts, problem.out_format)
+        .ok_or_else(|| no_program(architecture, "the GEMM of any problem"))?;
     let launches = match problem.is_empty() {
         true => None,
         false => Some(Launches { norm: norm_launch(problem, norm)?, gemm: gemm.launch(problem, sm_count)? }),
@@ -117,9 +113,8 @@ fn norm_launch(problem: &Nvfp4PreAttention, norm: &Norm) -> Result<LaunchConfig>
 }
 
 /// A number of CTAs in x.
-pub(super) fn ctas(count: u64) -> Result<u32> {
-    let fits = i32::try_from(count).ok().and_then(|count| u32::try_from(count).ok());
-    fits.ok_or_else(|| Error::argument("tokens", Property::Size, "fewer than 2^31 CTAs", count))
+pub(super) fn ctas(value: u64) -> Result<u32> {
+    count("tokens", value, i32::MAX as u32, "CTAs")
 }
 
 /// Geometry of a launch of a schedule's program.
@@ -134,11 +129,7 @@ pub(super) fn config(schedule: &dyn Schedule, grid: [u32; 3], cluster: u32) -> L
     }
 }
 
-fn no_program(arch: Arch, wanted: &str) -> Error {
-    Error::NoProgram {
-        operation: Operation::Nvfp4PreAttention,
-        arch,
-        wanted: wanted.to_owned(),
-        available: "none".to_owned(),
-    }
+fn no_program(architecture: &Architecture, wanted: &str) -> Error {
+    let available = architecture.nvfp4_pre_attention.schedules().map(|schedule| schedule.variant());
+    Error::no_program(Operation::Nvfp4PreAttention, architecture.arch, wanted, available)
 }

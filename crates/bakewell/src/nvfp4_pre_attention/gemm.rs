@@ -9,10 +9,10 @@ use bakewell_core::schedule::nvfp4_pre_attention::wgmma::{self, Wgmma};
 use bakewell_core::schedule::nvfp4_pre_attention::{OutputFormat, Tables};
 use bakewell_core::{DType, Error, LaunchConfig, Result};
 
-use super::call::address;
 use super::decide::{chosen, config, ctas};
 use super::scales::Scales;
 use super::{Nvfp4PreAttention, Nvfp4PreAttentionArgs};
+use crate::arguments::address_or_null;
 use crate::binder::Binder;
 use crate::workspace::WorkspaceLayout;
 
@@ -170,10 +170,10 @@ impl Gemm {
             .pointer("rope_cos_sin", args.rope_cos_sin.address())?
             .pointer("q_norm_weight", args.q_norm_weight.address())?
             .pointer("k_norm_weight", args.k_norm_weight.address())?
-            .pointer("out_global_scale", address(args.out_global_scale))?
-            .pointer("out_sf", address(args.out_sf))?
-            .pointer("debug_q", address(args.debug_q_bf16))?
-            .pointer("debug_k", address(args.debug_k_bf16))?
+            .pointer("out_global_scale", address_or_null(args.out_global_scale.as_ref()))?
+            .pointer("out_sf", address_or_null(args.out_sf.as_ref()))?
+            .pointer("debug_q", address_or_null(args.debug_q_bf16.as_ref()))?
+            .pointer("debug_k", address_or_null(args.debug_k_bf16.as_ref()))?
             .f32("alpha", scales.alpha())?
             .f32("eps", problem.eps)?
             .f32("inverse_scale_q", inverse_q)?
