@@ -2,40 +2,14 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
-use bakewell::emulator::{CompletionPolicy, EmulatedRuntime, Options, Target};
+use bakewell::emulator::{CompletionPolicy, EmulatedRuntime, Options};
 use bakewell::{Device, DeviceName, Operation};
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
 
-/// An operation, as people type it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum OperationArg {
-    /// Grouped-query decode attention.
-    GqaDecode,
-    /// NVFP4 paged-context attention.
-    Nvfp4Context,
-    /// NVFP4 pre-attention.
-    Nvfp4PreAttention,
-    /// Gated DeltaNet training.
-    Gdn,
-}
-
-impl OperationArg {
-    /// Every operation of this build.
-    pub(crate) const ALL: [OperationArg; 4] =
-        [OperationArg::GqaDecode, OperationArg::Nvfp4Context, OperationArg::Nvfp4PreAttention, OperationArg::Gdn];
-
-    /// Its name everywhere else.
-    pub(crate) fn operation(self) -> Operation {
-        match self {
-            OperationArg::GqaDecode => Operation::GqaDecode,
-            OperationArg::Nvfp4Context => Operation::Nvfp4Context,
-            OperationArg::Nvfp4PreAttention => Operation::Nvfp4PreAttention,
-            OperationArg::Gdn => Operation::Gdn,
-        }
-    }
+/// Reads an operation; help lists the names.
+pub(crate) fn operations() -> impl TypedValueParser<Value = Operation> {
+    PossibleValuesParser::new(Operation::ALL.map(Operation::name)).try_map(|name| Operation::parse(&name))
 }
 
 /// A device, and the emulator below it where it is one.
@@ -50,10 +24,7 @@ pub(crate) fn open(name: DeviceName, seed: u64) -> anyhow::Result<Opened> {
     let mut device = Device::open(name)?;
     let mut emulator = None;
     if let Ok(DeviceName::Emulated(arch)) = device.name().parse() {
-        let target = Target::parse(arch.target()).context("an architecture of the emulator")?;
-        let mut options = Options { sm_count: arch.typical_sm_count(), ..emulator_options(target, seed) };
-        options.checks.read_fences = true;
-        let runtime = EmulatedRuntime::with_options(arch, options);
+        let runtime = EmulatedRuntime::with_options(arch, with_seed(EmulatedRuntime::options(arch), seed));
         device = Device::with_runtime(runtime.clone())?;
         emulator = Some(runtime);
     }
@@ -70,14 +41,14 @@ pub(crate) fn open_runs(name: DeviceName, runs: u32) -> anyhow::Result<Vec<Devic
     (0..u64::from(runs)).map(other).collect()
 }
 
-/// Options of an emulator for one seed. The first seeds after 0 are the extreme orders.
-pub(crate) fn emulator_options(target: Target, seed: u64) -> Options {
+/// Options of an emulator with a seed. The first seeds after 0 are the extreme orders.
+pub(crate) fn with_seed(options: Options, seed: u64) -> Options {
     let policy = match seed {
         1 => CompletionPolicy::Lazy,
         2 => CompletionPolicy::Eager,
         _ => CompletionPolicy::Random,
     };
-    Options { seed, policy, ..Options::new(target) }
+    Options { seed, policy, ..options }
 }
 
 /// A problem from `field=value` pairs: `batch=4,capacity=256,lse=true`. A value may be JSON in brackets:
@@ -153,14 +124,6 @@ mod tests {
         ] {
             let text = problem::<GqaDecode>(shape).unwrap_err().to_string();
             assert!(text.starts_with("shape: ") && text.contains(part), "{text}");
-        }
-    }
-
-    #[test]
-    fn operations_are_named_as_everywhere() {
-        for operation in OperationArg::ALL {
-            let name = operation.to_possible_value().unwrap().get_name().to_owned();
-            assert_eq!(name, operation.operation().name());
         }
     }
 }

@@ -14,7 +14,6 @@ use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
 use bakewell::{Arch, Device, Error, Operation, Problem, architectures};
 use serde::Serialize;
 
-use crate::args::OperationArg;
 use crate::report::{Report, table};
 
 /// Arguments of `doctor`.
@@ -105,7 +104,7 @@ fn examine() -> Findings {
     };
     Findings {
         version: env!("CARGO_PKG_VERSION"),
-        operations: OperationArg::ALL.map(OperationArg::operation).to_vec(),
+        operations: Operation::ALL.to_vec(),
         architectures,
         driver,
         gpus,
@@ -178,12 +177,12 @@ fn gpu(facts: &DeviceFacts, problems: &mut Vec<String>) -> Gpu {
 
 /// What the default problem of every operation gets.
 fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
-    let route = |operation: OperationArg| {
+    let route = |operation: Operation| {
         let plan = match operation {
-            OperationArg::GqaDecode => planned::<GqaDecode>(arch, sm_count),
-            OperationArg::Nvfp4Context => planned::<Nvfp4Context>(arch, sm_count),
-            OperationArg::Nvfp4PreAttention => planned::<Nvfp4PreAttention>(arch, sm_count),
-            OperationArg::Gdn => planned::<Forward>(arch, sm_count)
+            Operation::GqaDecode => planned::<GqaDecode>(arch, sm_count),
+            Operation::Nvfp4Context => planned::<Nvfp4Context>(arch, sm_count),
+            Operation::Nvfp4PreAttention => planned::<Nvfp4PreAttention>(arch, sm_count),
+            Operation::Gdn => planned::<Forward>(arch, sm_count)
                 .and_then(|forward| Ok(format!("{forward}; {}", planned::<Backward>(arch, sm_count)?))),
         };
         let (plan, refusal) = match plan {
@@ -191,13 +190,13 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
             Err(error) => (None, Some(error.to_string())),
         };
         let others = match operation {
-            OperationArg::GqaDecode => gqa_decode_others(arch, sm_count),
-            // One family of schedules per architecture: there is no other row.
-            OperationArg::Nvfp4Context | OperationArg::Nvfp4PreAttention | OperationArg::Gdn => Vec::new(),
+            Operation::GqaDecode => gqa_decode_others(arch, sm_count),
+            // The planners of the others take the first row that holds, and do not say why it is not another.
+            Operation::Nvfp4Context | Operation::Nvfp4PreAttention | Operation::Gdn => Vec::new(),
         };
-        OperationRoute { operation: operation.operation(), plan, refusal, others }
+        OperationRoute { operation, plan, refusal, others }
     };
-    OperationArg::ALL.into_iter().map(route).collect()
+    Operation::ALL.into_iter().map(route).collect()
 }
 
 /// The plan of the default problem, all of whose programs are there.

@@ -5,13 +5,14 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use bakewell::Arch;
 use bakewell_emulator::launch_file::{FileTensor, LaunchFile};
 use bakewell_emulator::trace::Path as BytePath;
-use bakewell_emulator::{Counters, Emulator, Finding, Module, Target};
+use bakewell_emulator::{Counters, Emulator, Finding, Module, Options, Target};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::args::emulator_options;
+use crate::args::with_seed;
 use crate::report::Report;
 
 /// Arguments of `emulate`.
@@ -33,8 +34,8 @@ pub(crate) struct Args {
     #[arg(long)]
     output: Option<PathBuf>,
     /// sm90, sm100, sm103, sm107 or sm110; the module's own target when left out.
-    #[arg(long)]
-    arch: Option<String>,
+    #[arg(long, value_parser = Arch::parse)]
+    arch: Option<Arch>,
     /// Schedules to try: warp order and completion times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -122,7 +123,7 @@ fn run(
     inputs: &Tensors,
     seed: u64,
 ) -> anyhow::Result<Run> {
-    let mut options = emulator_options(target, seed);
+    let mut options = with_seed(Options::new(target), seed);
     options.checks.tensor_fences = args.tensor_fences;
     options.checks.read_fences = args.read_fences;
     let device = Emulator::new(target, options);
@@ -149,12 +150,12 @@ fn kernel(args: &Args, module: &Module) -> anyhow::Result<String> {
 }
 
 fn target(args: &Args, module: &Module) -> anyhow::Result<Target> {
-    let word = match &args.arch {
-        Some(arch) => arch.replacen("sm_", "sm", 1).replacen("sm", "sm_", 1),
-        None => module.tree.target.first().cloned().unwrap_or_default(),
-    };
-    let target = Target::parse(&word);
-    target.with_context(|| format!("arch: expected sm90, sm100, sm103, sm107 or sm110, got {word}"))
+    if let Some(arch) = args.arch {
+        return Ok(arch.into());
+    }
+    let word = module.tree.target.first().cloned().unwrap_or_default();
+    let known = Target::ALL.map(|target| target.to_string()).join(", ");
+    Target::parse(&word).with_context(|| format!("ptx: expected a .target that runs as one of {known}, got {word}"))
 }
 
 /// Counters in lines.
@@ -254,7 +255,7 @@ mod tests {
             launch: scratch("good.json", launch(8).as_bytes()),
             input: Some(input),
             output: Some(output.clone()),
-            arch: Some("sm103".into()),
+            arch: Some(Arch::Sm103),
             seeds: 3,
             stats: true,
             tensor_fences: false,

@@ -8,17 +8,18 @@ use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
 use bakewell::route::Route;
 use bakewell::schedule::gqa_decode::{Choice, Splits};
-use bakewell::{Arch, Architecture, Device, DeviceName, Problem, architectures};
+use bakewell::{Arch, Architecture, Device, DeviceName, Operation, Problem, architectures};
 use serde::Serialize;
 
-use crate::args::{OperationArg, problem};
+use crate::args::{operations, problem};
 use crate::report::{Report, table};
 
 /// Arguments of `explain`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Operation.
-    operation: OperationArg,
+    #[arg(value_parser = operations())]
+    operation: Operation,
     /// Fields of the problem: `batch=4,capacity=256`. What is not named keeps its default.
     #[arg(long, default_value = "")]
     shape: String,
@@ -30,15 +31,15 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let target = target(args.device)?;
     let text = match args.operation {
-        OperationArg::GqaDecode => {
+        Operation::GqaDecode => {
             let problem = problem(&args.shape)?;
             let routes =
                 target.map(|(arch, sm_count)| routes(&problem, architectures::find(arch)?.architecture, sm_count));
             plan(&problem, target)? + &routes.transpose()?.unwrap_or_default()
         }
-        OperationArg::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
-        OperationArg::Nvfp4PreAttention => plan::<Nvfp4PreAttention>(&problem(&args.shape)?, target)?,
-        OperationArg::Gdn => {
+        Operation::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
+        Operation::Nvfp4PreAttention => plan::<Nvfp4PreAttention>(&problem(&args.shape)?, target)?,
+        Operation::Gdn => {
             let problem: Gdn = problem(&args.shape)?;
             let forward = plan(&Forward(problem.clone()), target)?;
             forward + &if problem.training { plan(&Backward(problem), target)? } else { String::new() }

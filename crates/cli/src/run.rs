@@ -8,14 +8,15 @@ use bakewell_conformance::{
     HostTensor, Judged, Outputs, TensorFile, gdn, gqa_decode, nvfp4_context, nvfp4_pre_attention,
 };
 
-use crate::args::{Opened, OperationArg, open};
+use crate::args::{Opened, open, operations};
 use crate::report::Report;
 
 /// Arguments of `run`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Operation.
-    operation: OperationArg,
+    #[arg(value_parser = operations())]
+    operation: Operation,
     /// Safetensors file with the input tensors; scalar parameters in its metadata.
     #[arg(long)]
     input: PathBuf,
@@ -40,10 +41,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
     }
     match args.operation {
-        OperationArg::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
-        OperationArg::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
-        OperationArg::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
-        OperationArg::Gdn => run::<gdn::Inputs>(args, &file, &opened),
+        Operation::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
+        Operation::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
+        Operation::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
+        Operation::Gdn => run::<gdn::Inputs>(args, &file, &opened),
     }
 }
 
@@ -133,7 +134,7 @@ mod tests {
     }
 
     fn args(input: PathBuf, output: Option<PathBuf>) -> Args {
-        Args { operation: OperationArg::GqaDecode, input, output, device: DeviceName::Reference, seed: 0, stats: true }
+        Args { operation: Operation::GqaDecode, input, output, device: DeviceName::Reference, seed: 0, stats: true }
     }
 
     #[test]

@@ -9,7 +9,6 @@ use bakewell_core::{Arch, LaunchConfig, Memory, Program, Runtime, Stream};
 
 use crate::emulator::{Emulator, Launch, LoadedModule, Module, Options, Report};
 use crate::finding::Finding;
-use crate::isa::Target;
 use crate::layout::tensor_map;
 
 type CoreError = bakewell_core::Error;
@@ -57,18 +56,23 @@ impl std::fmt::Display for Findings {
 impl std::error::Error for Findings {}
 
 impl EmulatedRuntime {
-    /// A device with the SM count of a common product and every check on.
-    pub fn new(arch: Arch) -> Arc<EmulatedRuntime> {
-        let mut options = Options { sm_count: arch.typical_sm_count(), ..Options::new(target(arch)) };
+    /// Options for Bakewell's own programs: the SM count of a common product, and every check that they must pass.
+    pub fn options(arch: Arch) -> Options {
+        let mut options = Options::new(arch.into());
         options.checks.read_fences = true;
-        EmulatedRuntime::with_options(arch, options)
+        options
+    }
+
+    /// A device with [`EmulatedRuntime::options`].
+    pub fn new(arch: Arch) -> Arc<EmulatedRuntime> {
+        EmulatedRuntime::with_options(arch, EmulatedRuntime::options(arch))
     }
 
     /// A device with chosen options.
     pub fn with_options(arch: Arch, options: Options) -> Arc<EmulatedRuntime> {
         Arc::new(EmulatedRuntime {
             arch,
-            emulator: Emulator::new(target(arch), options),
+            emulator: Emulator::new(arch.into(), options),
             kernels: Mutex::default(),
             report: Mutex::default(),
         })
@@ -90,16 +94,6 @@ impl EmulatedRuntime {
 
     fn failed(program: String, source: impl std::error::Error + Send + Sync + 'static) -> CoreError {
         CoreError::Emulation { program, source: Box::new(source) }
-    }
-}
-
-fn target(arch: Arch) -> Target {
-    match arch {
-        Arch::Sm90 => Target::Sm90,
-        Arch::Sm100 => Target::Sm100,
-        Arch::Sm103 => Target::Sm103,
-        Arch::Sm107 => Target::Sm107,
-        Arch::Sm110 => Target::Sm110,
     }
 }
 

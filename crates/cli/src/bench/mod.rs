@@ -24,19 +24,20 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use bakewell::cuda::CudaRuntime;
-use bakewell::{Device, DeviceName};
+use bakewell::{Device, DeviceName, Operation};
 
 use self::clocks::Clocks;
 use self::measure::{Shape, measure};
 use self::record::{Record, Row};
-use crate::args::{OperationArg, open};
+use crate::args::{open, operations};
 use crate::report::Report;
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Operation.
-    operation: OperationArg,
+    #[arg(value_parser = operations())]
+    operation: Operation,
     /// JSON list of shapes: `[{"problem": {"batch": 4, "capacity": 256}, "lengths": [64, 127, 191, 256]}]`; a single
     /// length stands for every request. Without it: the shapes of the published tables.
     #[arg(long)]
@@ -64,10 +65,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let mut record = Record::new(runtime.facts(), ceilings::measure(&bench)?);
     let shapes = shapes.as_deref();
     record.rows = match args.operation {
-        OperationArg::GqaDecode => measure_all(&device, &bench, &gqa_decode::shapes(shapes)?)?,
-        OperationArg::Nvfp4Context => measure_all(&device, &bench, &nvfp4_context::shapes(shapes)?)?,
-        OperationArg::Nvfp4PreAttention => measure_all(&device, &bench, &nvfp4_pre_attention::shapes(shapes)?)?,
-        OperationArg::Gdn => gdn::measure_all(&device, &bench, &gdn::shapes(shapes)?)?,
+        Operation::GqaDecode => measure_all(&device, &bench, &gqa_decode::shapes(shapes)?)?,
+        Operation::Nvfp4Context => measure_all(&device, &bench, &nvfp4_context::shapes(shapes)?)?,
+        Operation::Nvfp4PreAttention => measure_all(&device, &bench, &nvfp4_pre_attention::shapes(shapes)?)?,
+        Operation::Gdn => gdn::measure_all(&device, &bench, &gdn::shapes(shapes)?)?,
     };
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&record)? + "\n";

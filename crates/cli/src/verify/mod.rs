@@ -23,7 +23,7 @@ use bakewell::{Arch, Device, DeviceName, Operation};
 use serde::Serialize;
 
 use self::case::CaseOutcome;
-use crate::args::{OperationArg, open_runs};
+use crate::args::{open_runs, operations};
 use crate::environment;
 use crate::report::{Report, table};
 
@@ -31,7 +31,8 @@ use crate::report::{Report, table};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Operation; all of them if none is named.
-    operation: Option<OperationArg>,
+    #[arg(value_parser = operations())]
+    operation: Option<Operation>,
     /// Folder of golden files, or of one folder per operation. Without it: the goldens and the generated cases of the
     /// source tree, looked for in the current directory and above it, then where this program was built.
     #[arg(long)]
@@ -79,12 +80,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let (device, others) = devices.split_first().context("seeds: expected at least 1")?;
     let mut outcomes = Vec::new();
     let mut programs = BTreeMap::new();
-    for operation in args.operation.map_or(OperationArg::ALL.to_vec(), |operation| vec![operation]) {
+    for operation in args.operation.map_or(Operation::ALL.to_vec(), |operation| vec![operation]) {
         let cases = match operation {
-            OperationArg::GqaDecode => gqa_decode::cases(args, device)?,
-            OperationArg::Nvfp4Context => nvfp4_context::cases(args)?,
-            OperationArg::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
-            OperationArg::Gdn => gdn::cases(args)?,
+            Operation::GqaDecode => gqa_decode::cases(args, device)?,
+            Operation::Nvfp4Context => nvfp4_context::cases(args)?,
+            Operation::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
+            Operation::Gdn => gdn::cases(args)?,
         };
         for case in cases {
             let outcome = case.outcome(device, others);

@@ -1,4 +1,6 @@
-//! Target architectures.
+//! Target architectures: those of Bakewell, and which PTX they run. Limits stand in [`Arch`].
+
+use bakewell_core::Arch;
 
 /// An architecture whose programs the emulator executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,15 +34,21 @@ impl Target {
         })
     }
 
+    /// The architecture.
+    pub const fn arch(self) -> Arch {
+        match self {
+            Target::Sm90 => Arch::Sm90,
+            Target::Sm100 => Arch::Sm100,
+            Target::Sm103 => Arch::Sm103,
+            Target::Sm107 => Arch::Sm107,
+            Target::Sm110 => Arch::Sm110,
+        }
+    }
+
     /// Compute capability as written in `.target`, 103.
     pub const fn number(self) -> u32 {
-        match self {
-            Target::Sm90 => 90,
-            Target::Sm100 => 100,
-            Target::Sm103 => 103,
-            Target::Sm107 => 107,
-            Target::Sm110 => 110,
-        }
+        let (major, minor) = self.arch().compute_capability();
+        10 * major + minor
     }
 
     /// The bit of this target in a set of targets.
@@ -70,52 +78,51 @@ impl Target {
         }
     }
 
-    /// SMs of the common part: H200, B200, B300, Rubin (announced), Thor T5000.
+    /// SMs of a common product.
     pub const fn sm_count(self) -> u32 {
-        match self {
-            Target::Sm90 => 132,
-            Target::Sm100 | Target::Sm103 => 148,
-            Target::Sm107 => 224,
-            Target::Sm110 => 20,
-        }
+        self.arch().typical_sm_count()
     }
 
     /// Threads resident on one SM.
     pub const fn threads_per_sm(self) -> u32 {
-        match self {
-            Target::Sm107 => 1024,
-            Target::Sm110 => 1536,
-            _ => 2048,
-        }
+        self.arch().limits().threads_per_sm
     }
 
     /// CTAs resident on one SM.
     pub const fn ctas_per_sm(self) -> u32 {
-        match self {
-            Target::Sm107 => 16,
-            Target::Sm110 => 24,
-            _ => 32,
-        }
+        self.arch().limits().ctas_per_sm
     }
 
     /// Shared memory of one SM in bytes, the reserved KiB per CTA included.
     pub const fn shared_per_sm(self) -> u32 {
-        228 * 1024
+        self.arch().limits().shared_bytes_per_sm
     }
 
     /// Most shared memory one CTA may use, in bytes.
     pub const fn shared_per_cta(self) -> u32 {
-        227 * 1024
+        self.arch().limits().shared_bytes_per_cta
     }
 
     /// Whether the device has tensor memory.
     pub const fn has_tensor_memory(self) -> bool {
-        !matches!(self, Target::Sm90)
+        self.arch().limits().tmem_columns > 0
+    }
+}
+
+impl From<Arch> for Target {
+    fn from(arch: Arch) -> Target {
+        match arch {
+            Arch::Sm90 => Target::Sm90,
+            Arch::Sm100 => Target::Sm100,
+            Arch::Sm103 => Target::Sm103,
+            Arch::Sm107 => Target::Sm107,
+            Arch::Sm110 => Target::Sm110,
+        }
     }
 }
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "sm_{}a", self.number())
+        f.write_str(self.arch().target())
     }
 }
