@@ -6,3 +6,5 @@ mod gqa_decode;
 mod nvfp4_context;
 mod nvfp4_pre_attention;
 mod programs;
+#[cfg(feature = "cuda")]
+mod two_gpus;

@@ -6,6 +6,9 @@
 //! | module | subject |
 //! |---|---|
 //! | [`contract`] | what every operation promises about tensors, bindings and launches |
+//! | [`plans`] | what every planner promises |
+#![cfg_attr(feature = "emulator", doc = "| [`emulated`] | the emulator under chosen options |")]
+#![cfg_attr(feature = "cuda", doc = "| [`graphs`] | captured launches |")]
 //! | [`recording`] | a runtime that executes nothing and remembers everything |
 //! | [`runs`] | runs on an engine, and what they must give |
 //!
@@ -22,6 +25,11 @@ use bakewell_conformance::engines::Engines;
 use serde::de::DeserializeOwned;
 
 pub mod contract;
+#[cfg(feature = "emulator")]
+pub mod emulated;
+#[cfg(feature = "cuda")]
+pub mod graphs;
+pub mod plans;
 pub mod recording;
 pub mod runs;
 

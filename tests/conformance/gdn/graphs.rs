@@ -1,20 +1,15 @@
 //! Capture, change the offsets, replay: on a GPU, where there are graphs.
 
-use bakewell::Device;
-use bakewell::cuda::CudaRuntime;
 use bakewell::cuda::timing::{Graph, OwnedStream};
 use bakewell::gdn::{Pins, Sequences};
 use bakewell_conformance::gdn::{Case, Inputs, Place, Staged};
+use bakewell_tests::graphs::first_gpu;
 
 use super::{equal, outputs};
 
 #[test]
 fn replays_with_other_offsets_give_the_bits_of_a_fresh_launch() {
-    let runtime = match CudaRuntime::open(0) {
-        Ok(runtime) => runtime,
-        Err(error) => return println!("skipped: {error}"),
-    };
-    let device = Device::cuda(0).unwrap();
+    let Some((runtime, device)) = first_gpu() else { return };
     let case = Case {
         lengths: vec![300, 0, 41],
         heads: 2,

@@ -1,17 +1,12 @@
 //! Plans are pure, cover everything once, and respect every limit.
 
-use bakewell::architectures::compiled;
 use bakewell::gdn::decide::{Decision, Pass, Role, decide};
-use bakewell::gdn::{Gdn, Input, Pins, Sequences};
+use bakewell::gdn::{Backward, Forward, Gdn, Input, Pins, Sequences};
 use bakewell::schedule::Schedule;
 use bakewell::workspace::{WORKSPACE_ALIGNMENT, WorkspaceLayout};
-use bakewell::{Arch, Architecture, Error};
-
-const SM_COUNTS: [u32; 10] = [1, 2, 19, 20, 48, 132, 148, 152, 160, 216];
-
-fn architectures() -> impl Iterator<Item = &'static Architecture> {
-    compiled().iter().map(|compiled| compiled.architecture)
-}
+use bakewell::{Arch, Error};
+use bakewell_tests::plans::{SM_COUNTS, architectures, planned_or_refused, size};
+use proptest::prelude::*;
 
 fn offsets(lengths: &[u64]) -> Vec<u64> {
     let mut offsets = vec![0];
@@ -269,4 +264,48 @@ fn what_no_program_serves_is_said() {
     let sm100 = architectures().find(|architecture| architecture.arch == Arch::Sm100).unwrap();
     let error = decide(&wgmma, Pass::Forward, sm100, 148).unwrap_err();
     assert!(matches!(error, Error::NoProgram { arch: Arch::Sm100, .. }), "{error}");
+}
+
+/// Counts of which a plan makes tables: few, or more than it takes.
+fn listed() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..3000, (32u32..64).prop_map(|bit| 1u64 << bit), Just(u64::MAX)]
+}
+
+fn any_sequences() -> impl Strategy<Value = Sequences> {
+    prop_oneof![
+        Just(Sequences::Batch),
+        listed().prop_map(Sequences::Device),
+        prop::collection::vec(0u64..200, 0..6).prop_map(|lengths| Sequences::Offsets(offsets(&lengths))),
+        prop::collection::vec(listed(), 0..4).prop_map(Sequences::Offsets),
+    ]
+}
+
+proptest! {
+    /// No problem makes the planner panic or overflow; what it accepts fits the limits.
+    #[test]
+    fn any_problem_is_planned_or_refused(
+        (batch, tokens) in (prop_oneof![Just(1), listed()], listed()),
+        (heads, group) in (size(), prop_oneof![Just(1u64), Just(3), size()]),
+        sequences in any_sequences(),
+        (initial_state, final_state, training, save_state) in any::<(bool, bool, bool, bool)>(),
+        segment_chunks in prop_oneof![Just(None), any::<u32>().prop_map(Some)],
+        sm_count in any::<u32>(),
+    ) {
+        let tokens = match &sequences {
+            Sequences::Offsets(offsets) => offsets.last().copied().unwrap_or(tokens),
+            _ => tokens,
+        };
+        let pins = Pins { segment_chunks, save_state, ..Pins::default() };
+        let value_heads = heads.saturating_mul(group);
+        let problem = Gdn {
+            batch, tokens, heads, value_heads, sequences, initial_state, final_state, training, pins, ..Gdn::default()
+        };
+        let forward = planned_or_refused(&Forward(problem.clone()), sm_count)?;
+        let backward = planned_or_refused(&Backward(problem), sm_count)?;
+        for decision in forward.into_iter().chain(backward) {
+            for step in &decision.steps {
+                prop_assert!(step.config.validate(decision.arch).is_ok());
+            }
+        }
+    }
 }

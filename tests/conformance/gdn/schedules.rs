@@ -1,10 +1,11 @@
 //! On the emulator: orders of warps and of asynchronous work, SM counts, and the bytes that layouts move.
 
+use bakewell::emulator::EmulatedRuntime;
 use bakewell::emulator::trace::Path;
-use bakewell::emulator::{CompletionPolicy, EmulatedRuntime, Options, Target};
 use bakewell::gdn::Pins;
 use bakewell::{Arch, Device};
 use bakewell_conformance::gdn::{Case, Inputs, Place};
+use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
 
 use super::{equal, outputs};
 
@@ -19,12 +20,6 @@ fn small(segment_chunks: u32) -> Inputs {
         ..Case::default()
     };
     case.inputs().unwrap()
-}
-
-fn device(arch: Arch, change: impl Fn(&mut Options)) -> Device {
-    let mut options = Options::new(Target::parse(arch.target()).expect("every architecture is a target"));
-    change(&mut options);
-    Device::emulated_with(arch, options).unwrap()
 }
 
 /// The plans differ, in value columns and walks of the tail; the bits do not.
@@ -42,17 +37,11 @@ fn the_number_of_sms_does_not_matter() {
 fn every_seed_gives_the_same_bytes() {
     for segment_chunks in [0, 1] {
         let inputs = small(segment_chunks);
-        let mut first = None;
-        for (seed, policy) in [
-            (0, CompletionPolicy::Eager),
-            (0, CompletionPolicy::Lazy),
-            (1, CompletionPolicy::Random),
-            (2, CompletionPolicy::Random),
-        ] {
-            let device = device(Arch::Sm90, |options| (options.seed, options.policy) = (seed, policy));
-            let got = outputs(&device, &inputs, Place::Contiguous).unwrap();
-            equal(&format!("seed {seed}, {policy:?}"), first.get_or_insert_with(|| got.clone()), &got).unwrap();
-        }
+        let what = format!("segments of {segment_chunks} chunks");
+        let sm_count = Arch::Sm90.typical_sm_count();
+        every_order_gives_the_same(&what, Arch::Sm90, sm_count, &ORDERS[..4], |device| {
+            outputs(device, &inputs, Place::Contiguous)
+        });
     }
 }
 

@@ -10,8 +10,6 @@ mod mutation;
 mod plans;
 #[cfg(feature = "emulator")]
 mod seeds;
-#[cfg(feature = "cuda")]
-mod two_gpus;
 mod values;
 
 use bakewell_conformance::HostTensor;

@@ -1,18 +1,12 @@
 //! Plans are pure, cover everything once, and respect every limit.
 
-use bakewell::architectures::compiled;
 use bakewell::gqa_decode::{Decision, GqaDecode, consider, decide};
 use bakewell::schedule::Schedule;
 use bakewell::schedule::gqa_decode::REQUESTABLE_SPLITS;
 use bakewell::workspace::WORKSPACE_ALIGNMENT;
-use bakewell::{Arch, Architecture, DType, Error};
+use bakewell::{Arch, DType, Error};
+use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
 use proptest::prelude::*;
-
-const SM_COUNTS: [u32; 10] = [1, 2, 19, 20, 48, 132, 148, 152, 160, 216];
-
-fn architectures() -> impl Iterator<Item = &'static Architecture> {
-    compiled().iter().map(|compiled| compiled.architecture)
-}
 
 fn problems() -> Vec<GqaDecode> {
     let mut problems = Vec::new();
@@ -26,25 +20,13 @@ fn problems() -> Vec<GqaDecode> {
     problems
 }
 
-fn every_plan(mut check: impl FnMut(&GqaDecode, u32, &Decision)) {
-    for architecture in architectures() {
-        for sm_count in SM_COUNTS {
-            for problem in problems() {
-                let decision = decide(&problem, architecture, sm_count).unwrap_or_else(|error| {
-                    panic!("{problem:?} on {} with {sm_count} SMs: {error}", architecture.arch)
-                });
-                check(&problem, sm_count, &decision);
-            }
-        }
-    }
+fn every_plan(check: impl FnMut(&GqaDecode, u32, &Decision)) {
+    plans::every_plan(&problems(), &SM_COUNTS, check);
 }
 
 #[test]
 fn equal_questions_get_equal_answers() {
-    let mut first = Vec::new();
-    every_plan(|_, _, decision| first.push(decision.clone()));
-    let mut again = first.iter();
-    every_plan(|problem, sm_count, decision| assert_eq!(again.next(), Some(decision), "{problem:?}, {sm_count} SMs"));
+    plans::equal_questions_get_equal_answers(&problems(), &SM_COUNTS);
     // What a device adds, the tensors and the log-sum-exp, changes nothing.
     let problem = GqaDecode { capacity: 4096, ..GqaDecode::default() };
     let scaled = GqaDecode { lse: true, q_scale: 3.0, ..problem.clone() };
@@ -208,15 +190,6 @@ fn promised_shapes_are_served() {
     }
 }
 
-/// Small sizes, sizes near powers of two, and the ends of the range.
-fn size() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0u64..300,
-        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
-        Just(u64::MAX)
-    ]
-}
-
 proptest! {
     /// No problem makes the planner panic or overflow; what it accepts fits the limits.
     #[test]
@@ -231,17 +204,11 @@ proptest! {
     ) {
         let query_heads = kv_heads.saturating_mul(group);
         let problem = GqaDecode { batch, capacity, query_heads, kv_heads, head_dim, num_splits, q_scale, ..GqaDecode::default() };
-        for architecture in architectures() {
-            match decide(&problem, architecture, sm_count) {
-                Ok(decision) => {
-                    prop_assert_eq!(decision.launch.is_none(), batch == 0);
-                    if let Some(launch) = decision.launch {
-                        prop_assert!(launch.validate(decision.arch).is_ok());
-                        prop_assert_eq!(launch.ctas(), batch * kv_heads * u64::from(decision.splits));
-                    }
-                }
-                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
-                Err(other) => prop_assert!(false, "{}", other),
+        for decision in planned_or_refused(&problem, sm_count)? {
+            prop_assert_eq!(decision.launch.is_none(), batch == 0);
+            if let Some(launch) = decision.launch {
+                prop_assert!(launch.validate(decision.arch).is_ok());
+                prop_assert_eq!(launch.ctas(), batch * kv_heads * u64::from(decision.splits));
             }
         }
     }

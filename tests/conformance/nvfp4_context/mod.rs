@@ -2,6 +2,8 @@
 
 mod errors;
 mod giant;
+#[cfg(feature = "cuda")]
+mod graphs;
 mod invariance;
 mod launches;
 mod mutation;

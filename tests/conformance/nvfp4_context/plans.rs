@@ -1,17 +1,11 @@
 //! Plans are pure, cover every tile once, and respect every limit.
 
-use bakewell::architectures::compiled;
+use bakewell::DType;
 use bakewell::nvfp4_context::{Decision, Nvfp4Context, decide};
 use bakewell::schedule::Schedule;
 use bakewell::schedule::nvfp4_context::PACKS;
-use bakewell::{Architecture, DType, Error};
+use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
 use proptest::prelude::*;
-
-const SM_COUNTS: [u32; 10] = [1, 2, 19, 20, 48, 132, 148, 152, 160, 216];
-
-fn architectures() -> impl Iterator<Item = &'static Architecture> {
-    compiled().iter().map(|compiled| compiled.architecture)
-}
 
 fn problems() -> Vec<Nvfp4Context> {
     let mut problems = Vec::new();
@@ -37,25 +31,13 @@ fn problems() -> Vec<Nvfp4Context> {
     problems
 }
 
-fn every_plan(mut check: impl FnMut(&Nvfp4Context, u32, &Decision)) {
-    for architecture in architectures() {
-        for sm_count in SM_COUNTS {
-            for problem in problems() {
-                let decision = decide(&problem, architecture, sm_count).unwrap_or_else(|error| {
-                    panic!("{problem:?} on {} with {sm_count} SMs: {error}", architecture.arch)
-                });
-                check(&problem, sm_count, &decision);
-            }
-        }
-    }
+fn every_plan(check: impl FnMut(&Nvfp4Context, u32, &Decision)) {
+    plans::every_plan(&problems(), &SM_COUNTS, check);
 }
 
 #[test]
 fn equal_questions_get_equal_answers() {
-    let mut first = Vec::new();
-    every_plan(|_, _, decision| first.push(decision.clone()));
-    let mut again = first.iter();
-    every_plan(|problem, sm_count, decision| assert_eq!(again.next(), Some(decision), "{problem:?}, {sm_count} SMs"));
+    plans::equal_questions_get_equal_answers(&problems(), &SM_COUNTS);
     // What a device adds changes nothing.
     let problem = Nvfp4Context::default();
     let more = Nvfp4Context { lse: true, sinks: true, num_pages: 1 << 20, ..problem.clone() };
@@ -184,15 +166,6 @@ fn tables_are_closed() {
     }
 }
 
-/// Small sizes, sizes near powers of two, and the ends of the range.
-fn size() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0u64..300,
-        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
-        Just(u64::MAX)
-    ]
-}
-
 proptest! {
     /// No problem makes the planner panic or overflow; what it accepts fits the limits.
     #[test]
@@ -208,17 +181,11 @@ proptest! {
         let problem = Nvfp4Context {
             batch, total_q, q_heads, kv_heads, max_q_len, max_kv_len, max_pages, num_splits, ..Nvfp4Context::default()
         };
-        for architecture in architectures() {
-            match decide(&problem, architecture, sm_count) {
-                Ok(decision) => {
-                    prop_assert_eq!(decision.launch.is_none(), problem.is_empty());
-                    if let Some(launch) = decision.launch {
-                        prop_assert!(launch.validate(decision.arch).is_ok());
-                        prop_assert!(launch.grid[0] <= sm_count);
-                    }
-                }
-                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
-                Err(other) => prop_assert!(false, "{}", other),
+        for decision in planned_or_refused(&problem, sm_count)? {
+            prop_assert_eq!(decision.launch.is_none(), problem.is_empty());
+            if let Some(launch) = decision.launch {
+                prop_assert!(launch.validate(decision.arch).is_ok());
+                prop_assert!(launch.grid[0] <= sm_count);
             }
         }
     }

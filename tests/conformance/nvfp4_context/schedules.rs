@@ -1,21 +1,15 @@
 //! Schedules, SM counts, and orders of warps and of asynchronous work: equal bytes, no finding.
 
-use bakewell::emulator::{CompletionPolicy, Options, Target};
 use bakewell::{Arch, Device};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
+use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
 use bakewell_tests::runs::{equal, outputs};
 
 use super::{generated, goldens, mixed};
 
 /// The architectures with tensor memory: one kernel source, one schedule each.
 const TENSOR_MEMORY: [Arch; 4] = [Arch::Sm100, Arch::Sm103, Arch::Sm107, Arch::Sm110];
-
-fn device(arch: Arch, change: impl Fn(&mut Options)) -> Device {
-    let mut options = Options::new(Target::parse(arch.target()).expect("every architecture is a target"));
-    change(&mut options);
-    Device::emulated_with(arch, options).unwrap()
-}
 
 fn run(device: &Device, what: &str, inputs: &Inputs) -> Outputs {
     outputs(device, inputs).unwrap_or_else(|failure| panic!("{device}, {what}: {failure}"))
@@ -72,20 +66,8 @@ fn every_seed_gives_the_same_bytes() {
     for arch in Arch::ALL {
         for splits in [1, 2] {
             let inputs = generated(&spec, Some(splits));
-            let mut first = None;
-            for (seed, policy) in [
-                (0, CompletionPolicy::Eager),
-                (0, CompletionPolicy::Lazy),
-                (1, CompletionPolicy::Random),
-                (2, CompletionPolicy::Random),
-            ] {
-                let device = device(arch, |options| {
-                    (options.seed, options.policy, options.sm_count) = (seed, policy, 1);
-                });
-                let got = run(&device, &format!("seed {seed}, {policy:?}"), &inputs);
-                let same = *first.get_or_insert_with(|| got.clone()) == got;
-                assert!(same, "{arch}, {splits} splits: seed {seed}, {policy:?} gives other bytes");
-            }
+            let what = format!("{splits} splits");
+            every_order_gives_the_same(&what, arch, 1, &ORDERS[..4], |device| outputs(device, &inputs));
         }
     }
 }

@@ -10,8 +10,6 @@ mod norm;
 mod plans;
 mod stages;
 mod tcgen05;
-#[cfg(feature = "cuda")]
-mod two_gpus;
 mod values;
 mod wgmma;
 

@@ -1,16 +1,15 @@
 //! Plans are pure, respect every limit, and choose schedules that are compiled.
 
-use bakewell::architectures::compiled;
+use bakewell::Arch;
 use bakewell::nvfp4_pre_attention::{Decision, Nvfp4PreAttention, OutputFormat, decide};
 use bakewell::route::Bound;
 use bakewell::schedule::nvfp4_pre_attention::Tables;
-use bakewell::{Arch, Architecture, Error};
+use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
 use proptest::prelude::*;
 
-const SM_COUNTS: [u32; 9] = [2, 19, 20, 48, 132, 148, 152, 160, 216];
-
-fn architectures() -> impl Iterator<Item = &'static Architecture> {
-    compiled().iter().map(|compiled| compiled.architecture)
+/// One SM is too few for a cluster of the Hopper GEMM.
+fn sm_counts() -> &'static [u32] {
+    &SM_COUNTS[1..]
 }
 
 fn problems() -> Vec<Nvfp4PreAttention> {
@@ -38,25 +37,13 @@ fn problems() -> Vec<Nvfp4PreAttention> {
     problems
 }
 
-fn every_plan(mut check: impl FnMut(&Nvfp4PreAttention, u32, &Decision)) {
-    for architecture in architectures() {
-        for sm_count in SM_COUNTS {
-            for problem in problems() {
-                let decision = decide(&problem, architecture, sm_count).unwrap_or_else(|error| {
-                    panic!("{problem:?} on {} with {sm_count} SMs: {error}", architecture.arch)
-                });
-                check(&problem, sm_count, &decision);
-            }
-        }
-    }
+fn every_plan(check: impl FnMut(&Nvfp4PreAttention, u32, &Decision)) {
+    plans::every_plan(&problems(), sm_counts(), check);
 }
 
 #[test]
 fn equal_questions_get_equal_answers() {
-    let mut first = Vec::new();
-    every_plan(|_, _, decision| first.push(decision.clone()));
-    let mut again = first.iter();
-    every_plan(|problem, sm_count, decision| assert_eq!(again.next(), Some(decision), "{problem:?}, {sm_count} SMs"));
+    plans::equal_questions_get_equal_answers(&problems(), sm_counts());
     // What a kernel reads at run time changes nothing.
     let problem = Nvfp4PreAttention::default();
     let more = Nvfp4PreAttention { debug: true, eps: 1.0, table_rows: 1, ..problem.clone() };
@@ -93,9 +80,9 @@ fn launches_are_what_the_contract_says() {
 
 #[test]
 fn tables_are_closed() {
-    for compiled in compiled() {
-        let Tables { norm, tcgen05, wgmma, .. } = &compiled.architecture.nvfp4_pre_attention;
-        let arch = compiled.architecture.arch;
+    for architecture in architectures() {
+        let Tables { norm, tcgen05, wgmma, .. } = &architecture.nvfp4_pre_attention;
+        let arch = architecture.arch;
         for route in norm.routes {
             assert!(norm.schedules.iter().any(|s| s.name == route.then.schedule), "{arch}: {}", route.then.schedule);
         }
@@ -126,15 +113,6 @@ fn a_plan_says_what_it_will_do() {
     );
 }
 
-/// Small sizes, sizes near powers of two, and the ends of the range.
-fn size() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0u64..300,
-        (0u32..64, 0u64..3).prop_map(|(bit, less)| (1u64 << bit).saturating_sub(less)),
-        Just(u64::MAX)
-    ]
-}
-
 proptest! {
     /// No problem makes the planner panic or overflow; what it accepts fits the limits.
     #[test]
@@ -151,16 +129,10 @@ proptest! {
             out_format: if e4m3 { OutputFormat::E4m3 } else { OutputFormat::Nvfp4 },
             ..Nvfp4PreAttention::default()
         };
-        for compiled in compiled() {
-            match decide(&problem, compiled.architecture, sm_count) {
-                Ok(decision) => {
-                    prop_assert_eq!(decision.launches.is_none(), problem.is_empty());
-                    for launch in decision.launches.iter().flat_map(|launches| [launches.norm, launches.gemm]) {
-                        prop_assert!(launch.validate(decision.arch).is_ok());
-                    }
-                }
-                Err(Error::Argument { .. } | Error::NoProgram { .. }) => {}
-                Err(other) => prop_assert!(false, "{}", other),
+        for decision in planned_or_refused(&problem, sm_count)? {
+            prop_assert_eq!(decision.launches.is_none(), problem.is_empty());
+            for launch in decision.launches.iter().flat_map(|launches| [launches.norm, launches.gemm]) {
+                prop_assert!(launch.validate(decision.arch).is_ok());
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The GEMM kernel on tensor memory alone, fed the reference's activation.
 
+use std::cell::OnceCell;
+
 use bakewell::architectures;
-use bakewell::emulator::{CompletionPolicy, Options, Target};
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
 use bakewell::schedule::nvfp4_pre_attention::tcgen05::Tcgen05;
 use bakewell::{Arch, Device};
@@ -9,7 +10,9 @@ use bakewell_conformance::nvfp4_pre_attention::tcgen05::{run, serves};
 use bakewell_conformance::nvfp4_pre_attention::{Expected, Inputs, judge};
 use bakewell_conformance::staged::Outputs;
 use bakewell_reference::nvfp4_pre_attention::Stages;
+use bakewell_tests::emulated::{self, ORDERS, every_order_gives_the_same};
 use bakewell_tests::on_every_engine;
+use bakewell_tests::runs::equal;
 
 use super::goldens;
 
@@ -64,18 +67,14 @@ fn all_schedules_give_equal_bytes_under_every_seed() {
         let names: Vec<&str> = schedules.iter().map(|schedule| schedule.name).collect();
         let all = ["gemm_rows", "gemm_sets", "gemm_sets_k96", "gemm_sets_k96_separate", "gemm_roles"];
         assert_eq!(names, if out_format == OutputFormat::Nvfp4 { &all[..] } else { &all[..3] });
-        let mut first: Option<Outputs> = None;
+        let first = OnceCell::new();
         for schedule in schedules {
-            for (seed, policy) in
-                [(0, CompletionPolicy::Eager), (0, CompletionPolicy::Lazy), (1, CompletionPolicy::Random)]
-            {
-                let target = Target::parse(Arch::Sm103.target()).unwrap();
-                let options = Options { seed, policy, sm_count: 2, ..Options::new(target) };
-                let device = Device::emulated_with(Arch::Sm103, options).unwrap();
-                let outputs = checked(&device, schedule, &inputs, &stages).unwrap();
-                let same = *first.get_or_insert_with(|| outputs.clone()) == outputs;
-                assert!(same, "{}, seed {seed}, {policy:?}: other bytes", schedule.name);
-            }
+            every_order_gives_the_same(schedule.name, Arch::Sm103, 2, &ORDERS[..3], |device| {
+                let outputs = checked(device, schedule, &inputs, &stages)?;
+                let first = first.get_or_init(|| outputs.clone());
+                equal("another schedule", first, &outputs)?;
+                Ok(outputs)
+            });
         }
     }
 }
@@ -113,9 +112,7 @@ fn few_sms_take_over_all_tiles() {
         Nvfp4PreAttention { tokens: 700, hidden: 256, heads: 4, destinations: 2, ..Nvfp4PreAttention::default() };
     let (inputs, stages) = generated(problem, 11);
     for arch in TENSOR_MEMORY {
-        let target = Target::parse(arch.target()).unwrap();
-        let options = Options { seed: 5, policy: CompletionPolicy::Random, sm_count: 2, ..Options::new(target) };
-        let device = Device::emulated_with(arch, options).unwrap();
+        let device = emulated::device(arch, |options| (options.seed, options.sm_count) = (5, 2));
         let schedule = serving(arch, &inputs.problem)[1];
         checked(&device, schedule, &inputs, &stages).unwrap();
     }

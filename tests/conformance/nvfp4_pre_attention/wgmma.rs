@@ -50,23 +50,18 @@ fn every_golden_is_met_in_every_byte() {
 #[test]
 fn every_seed_and_every_number_of_sms_gives_the_bytes_of_the_golden() {
     use bakewell::Arch;
-    use bakewell::emulator::{CompletionPolicy, Options, Target};
+    use bakewell_tests::emulated::{ORDERS, every_order_gives_the_same};
 
     let goldens = goldens();
     let (_, inputs, expected) = goldens.iter().find(|(name, ..)| name == "rand_p4_nvfp4_m130_h256_n4").unwrap();
-    for (seed, policy, sm_count) in [
-        (0, CompletionPolicy::Eager, 2),
-        (0, CompletionPolicy::Lazy, 2),
-        (1, CompletionPolicy::Random, 2),
-        (2, CompletionPolicy::Random, 5),
-    ] {
-        let mut options = Options::new(Target::Sm90);
-        (options.seed, options.policy, options.sm_count) = (seed, policy, sm_count);
-        options.checks.read_fences = true;
-        let device = Device::emulated_with(Arch::Sm90, options).unwrap();
-        for schedule in schedules(&device, inputs) {
-            let got = run(&device, schedule, inputs).unwrap();
-            assert!(got == *expected, "seed {seed}, {policy:?}, {sm_count} SMs: other bytes");
-        }
+    for (orders, sm_count) in [(&ORDERS[..3], 2), (&ORDERS[3..4], 5)] {
+        every_order_gives_the_same("GEMM", Arch::Sm90, sm_count, orders, |device| {
+            for schedule in schedules(device, inputs) {
+                if run(device, schedule, inputs).map_err(|error| error.to_string())? != *expected {
+                    return Err(format!("{}, {sm_count} SMs: other bytes", schedule.name));
+                }
+            }
+            Ok(())
+        });
     }
 }

@@ -1,10 +1,11 @@
 //! Stages of a forward.
 
-use bakewell::emulator::{CompletionPolicy, Options, Target};
+use bakewell::emulator::CompletionPolicy;
 use bakewell::schedule::gdn::{Gdn, Segment, Stage};
 use bakewell::{Arch, Device};
 use bakewell_conformance::random::Random;
 use bakewell_reference::gdn::{Gdn as Problem, recurrence};
+use bakewell_tests::emulated::device;
 use half::bf16;
 
 use super::check;
@@ -14,10 +15,7 @@ use super::staged::{Staged, to_f32, values};
 
 /// A device with every check on.
 pub(super) fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Device {
-    let target = Target::parse(arch.target()).expect("every architecture is a target");
-    let mut options = Options { seed, policy, ..Options::new(target) };
-    options.checks.read_fences = true;
-    Device::emulated_with(arch, options).unwrap()
+    device(arch, |options| (options.seed, options.policy) = (seed, policy))
 }
 
 /// The cases that a stage is tested with on sm90; what they have in common is told by [`Case::default`].
