@@ -51,20 +51,21 @@ class BlockRow {
     __device__ int first_column() const { return lane % 4 * 2; }
 
     // Eight columns: of the products with Vn makes R or N', of the other products Z.
-    __device__ void mask(Tile& product, Tile& gradient, int tile, bool diagonal) {
+    template <bool diagonal>
+    __device__ void mask(Tile& product, Tile& gradient, int tile) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const int r = row(e);
             const int c = 8 * tile + first_column() + e % 2;
-            if (side == 1 && c == r) {
+            if (diagonal && side == 1 && c == r) {
                 sums.diagonal[r] = gradient[e];
             }
             const float decayed = decay(gate[e / 2] - of.gate[c]) * factor[e / 2];
-            const bool in_matrix = side == 1 ? c < r : c <= r;
+            const bool below = !diagonal || c < r;
+            const bool in_matrix = below || (side == 0 && c == r);
             const float masked = in_matrix ? gradient[e] * decayed * of.rk[c] : 0.0f;
-            const float z = c < r ? product[e] * masked : 0.0f;
-            left[e / 2] += diagonal ? 0.0f : z;
-            inside[e / 2] += diagonal ? z : 0.0f;
+            const float z = below ? product[e] * masked : 0.0f;
+            (diagonal ? inside : left)[e / 2] += z;
             product[e] = sign[e / 2] * z;
             // A zero stays positive: no bits above the diagonal.
             gradient[e] = fmaf(sign[e / 2], masked, 0.0f);
@@ -127,16 +128,18 @@ class BlockRow {
         }
     }
 
-    // Block `j` of columns, at or left of the diagonal block: `gradient`, products with Vn, becomes R or N'; `product`, those
-    // of q or k with k, Z. Whole warps.
-    __device__ void add(Tile (&product)[2], Tile (&gradient)[2], int j, bool diagonal) {
-        mask(product[0], gradient[0], 2 * j, diagonal);
-        mask(product[1], gradient[1], 2 * j + 1, diagonal);
-        if (diagonal) {
-            sum_diagonal(product[0], product[1]);
-        } else {
-            sum_columns(product[0], product[1], j);
-        }
+    // Block `j` of columns, left of the diagonal block, or that block itself: `gradient`, products with Vn, becomes R or N';
+    // `product`, those of q or k with k, Z. Whole warps.
+    __device__ void add_left(Tile (&product)[2], Tile (&gradient)[2], int j) {
+        mask<false>(product[0], gradient[0], 2 * j);
+        mask<false>(product[1], gradient[1], 2 * j + 1);
+        sum_columns(product[0], product[1], j);
+    }
+
+    __device__ void add_diagonal(Tile (&product)[2], Tile (&gradient)[2]) {
+        mask<true>(product[0], gradient[0], 2 * row_block);
+        mask<true>(product[1], gradient[1], 2 * row_block + 1);
+        sum_diagonal(product[0], product[1]);
     }
 
     // After all blocks: sums of rows.

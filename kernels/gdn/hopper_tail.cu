@@ -6,8 +6,9 @@
 // of tokens with tokens, the first makes those of q, the second those of k; R and N' + N'^T go round through shared memory.
 //
 //   loads     | halves ahead: dO, dVb, Vn, S, dS ...
-//   factors   | gates, betas and norms of a head; rows of an item | dg, dbeta ...
-//   streams   | <S, dS>, dV of a half ...
+//   factors   | gates, betas and norms of heads ahead, rows of an item ...
+//   values    | dV of a half ...
+//   sums      | <S, dS> of a half ...                                                          | dg, dbeta
 //   consumers | dO S^T, dVb S^T, Vn dS^T, dO Vn^T or dVb Vn^T | Q K^T or K K^T  | R K, N' K, R^T Q | ... | dq, dk
 //             | of either half                                | dots with q, k  |
 //   barriers                                                            R, N' complete ^
@@ -37,8 +38,6 @@ constexpr int halves = 2; // of a head's columns, value and key
 constexpr int consumer_warpgroups = halves;
 constexpr int consumer_warps = consumer_warpgroups * warpgroup_warps;
 constexpr int consumer_threads = consumer_warpgroups * warpgroup_threads;
-constexpr int stream_warps = 2;
-constexpr int stream_threads = stream_warps * 32;
 static_assert(S::threads == consumer_threads + warpgroup_threads, "roles and threads");
 
 enum class NamedBarrier : uint32_t { consumers = 1 };
@@ -67,44 +66,54 @@ struct ValueHalf {
 
 // Of a value head. Past a short chunk: zeros, and the gate of the last token.
 struct Factors {
+    uint64_t token; // first of the chunk
+    uint32_t value_head;
+    int tokens; // 0: no more heads
     float gate[chunk_tokens];
     float beta[chunk_tokens];
     float rq[chunk_tokens];
     float rk[chunk_tokens];
+    float value_dot[chunk_tokens]; // <dVb_i, V_i> where beta does not divide, once there are sums
+
+    // Of a tensor [tokens, value_heads].
+    __device__ uint64_t index(int row, uint32_t value_heads) const { return (token + row) * value_heads + value_head; }
 };
 
 struct SharedMap {
-    static constexpr int barrier_bytes = (2 * S::stages + 4 + halves) * sizeof(Mbarrier);
+    static constexpr int factor_slots = 2;
+    static constexpr int barrier_bytes = (3 * S::stages + 2 * factor_slots + 4) * sizeof(Mbarrier);
 
     ValueHalf values[S::stages];
     HeadTile q; // at an item's end, its gradient
     HeadTile k;
     Panel r;
     Panel n; // N' + N'^T
-    Factors factors[2];
+    Factors factors[factor_slots];
     GateSums sums;
-    float value_dots[halves][chunk_tokens];     // <dVb_i, V_i> where beta does not divide
-    float row_dots[2][halves][chunk_tokens];    // of dq and dk with their rows
-    BarrierRing<S::stages> ring;
+    float row_dots[2][halves][chunk_tokens]; // of dq and dk with their rows
+    BarrierRing<S::stages> values_ring;
+    Mbarrier values_ready[S::stages]; // of short chunks only
+    BarrierRing<factor_slots> factors_ring;
     Mbarrier rows_full;
     Mbarrier rows_empty;
-    Mbarrier rows_ready[halves]; // of a short chunk
-    Mbarrier factors_full;       // also: sums may be written again
     Mbarrier sums_full;
+    Mbarrier sums_empty;
 
     __device__ void init() {
-        constexpr uint32_t copy = 1, warp = 1;
+        constexpr uint32_t copy = 1, warp = 1, consumers = consumer_warps;
         for (int stage = 0; stage < S::stages; ++stage) {
-            ring.full[stage].init(copy);
-            ring.empty[stage].init(consumer_warps + stream_warps);
+            values_ring.full[stage].init(copy);
+            values_ring.empty[stage].init(consumers + 2 * warp);
+            values_ready[stage].init(warp);
+        }
+        for (int slot = 0; slot < factor_slots; ++slot) {
+            factors_ring.full[slot].init(warp);
+            factors_ring.empty[slot].init(consumers + 2 * warp);
         }
         rows_full.init(copy);
-        rows_empty.init(consumer_warps);
-        for (Mbarrier& ready : rows_ready) {
-            ready.init(stream_warps);
-        }
-        factors_full.init(warp);
-        sums_full.init(consumer_warps + stream_warps);
+        rows_empty.init(consumers);
+        sums_full.init(consumers + warp);
+        sums_empty.init(warp);
         fence_mbarrier_init();
     }
 };
@@ -125,7 +134,7 @@ __device__ inline void release(Mbarrier& empty, int lane) {
 
 // One thread.
 __device__ void load_halves(const Params& params, SharedMap& shared) {
-    BarrierRing<S::stages>::Producer ring(shared.ring);
+    BarrierRing<S::stages>::Producer ring(shared.values_ring);
     for_each_head(params, [&](const Item& item, uint64_t value_head, bool) {
         const int token = static_cast<int>(item.token(0));
         const int head = static_cast<int>(value_head);
@@ -136,7 +145,7 @@ __device__ void load_halves(const Params& params, SharedMap& shared) {
         for (int half = 0; half < halves; ++half) {
             const int slot = ring.acquire();
             ValueHalf& to = shared.values[slot];
-            Mbarrier& full = shared.ring.full[slot];
+            Mbarrier& full = shared.values_ring.full[slot];
             full.arrive_expect(whole ? sizeof(ValueHalf) : sizeof(ValueHalf) - sizeof(Panel));
             tensor_load<4>(&to.grad_o, params.grad_o_map, {0, token, half, head}, full);
             if (whole) {
@@ -152,41 +161,42 @@ __device__ void load_halves(const Params& params, SharedMap& shared) {
     });
 }
 
-// One warp: what precedes the products of a head, and what follows from its sums.
+// One warp.
 class FactorWarp {
     const Params& params;
     SharedMap& shared;
     const int lane;
     PhaseCursor rows_empty = PhaseCursor::passes_first();
-    PhaseCursor sums_full = PhaseCursor::waits_first();
+    BarrierRing<SharedMap::factor_slots>::Producer factors;
 
   public:
     __device__ FactorWarp(const Params& params, SharedMap& shared, int lane)
-        : params(params), shared(shared), lane(lane) {}
+        : params(params), shared(shared), lane(lane), factors(shared.factors_ring) {}
 
     __device__ void run() {
-        int turn = 0;
         for_each_head(params, [&](const Item& item, uint64_t value_head, bool first) {
-            Factors& factors = shared.factors[turn];
-            turn ^= 1;
-            write_factors(factors, item, value_head);
-            arrive_once(shared.factors_full, lane);
+            const int slot = factors.acquire();
+            write_factors(shared.factors[slot], item, value_head);
+            arrive_once(shared.factors_ring.full[slot], lane);
             if (first) {
                 load_rows(item);
             }
-            sums_full.wait(shared.sums_full);
-            store_gate_gradients(factors, item, value_head);
         });
+        const int slot = factors.acquire();
+        shared.factors[slot].tokens = 0;
+        arrive_once(shared.factors_ring.full[slot], lane);
     }
 
   private:
     __device__ void write_factors(Factors& to, const Item& item, uint64_t value_head) const {
-#pragma unroll 1
+        to.token = item.token(0);
+        to.value_head = static_cast<uint32_t>(value_head);
+        to.tokens = item.tokens();
+#pragma unroll
         for (int row = lane; row < chunk_tokens; row += 32) {
             const bool live = row < item.tokens();
             const uint64_t token = item.token(live ? row : item.tokens() - 1);
-            const float beta =
-                load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + value_head);
+            const float beta = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + value_head);
             const float rq = params.rq[token * params.heads + item.head];
             const float rk = params.rk[token * params.heads + item.head];
             to.gate[row] = params.gate[token * params.value_heads + value_head];
@@ -207,22 +217,205 @@ class FactorWarp {
         }
         __syncwarp();
     }
+};
 
-    __device__ void store_gate_gradients(const Factors& factors, const Item& item, uint64_t value_head) const {
+// One warp: dV, and the rows that a short chunk does not have.
+class ValueWarp {
+    static constexpr int units = Panel::row_bytes / 16;
+    static constexpr int rows_at_once = 32 / units;
+    static constexpr int steps = chunk_tokens / rows_at_once;
+
+    const Params& params;
+    SharedMap& shared;
+    int lane;
+    PhaseCursor sums_empty = PhaseCursor::passes_first();
+    BarrierRing<SharedMap::factor_slots>::Consumer factors;
+    BarrierRing<S::stages>::Consumer values;
+
+    __device__ int unit() const { return lane % units; }
+    __device__ int row(int step) const { return lane / units + step * rows_at_once; }
+
+  public:
+    __device__ ValueWarp(const Params& params, SharedMap& shared, int lane)
+        : params(params), shared(shared), lane(lane), factors(shared.factors_ring), values(shared.values_ring) {}
+
+    __device__ void run() {
+        for (;;) {
+            const int factors_slot = factors.wait();
+            Factors& head = shared.factors[factors_slot];
+            if (head.tokens == 0) {
+                return;
+            }
+#pragma unroll 1
+            for (int half = 0; half < halves; ++half) {
+                // Addresses are computed again rather than kept.
+                asm volatile("" : "+r"(lane));
+                const int slot = values.wait();
+                ValueHalf& of = shared.values[slot];
+                uint4* dv = static_cast<uint4*>(params.dv) + (head.index(0, params.value_heads) * halves + half) * units;
+                if (head.tokens < chunk_tokens) {
+                    complete(of, dv, head.tokens);
+                    arrive_once(shared.values_ready[slot], lane);
+                }
+                store_dv(of.dvb, head, dv, half);
+                release(shared.values_ring.empty[slot], lane);
+            }
+            sums_empty.wait(shared.sums_empty);
+            arrive_once(shared.sums_full, lane);
+            arrive_once(shared.factors_ring.empty[factors_slot], lane);
+        }
+    }
+
+  private:
+    // Units of 16 bytes between a token's values and the next one's.
+    __device__ uint64_t token_units() const { return uint64_t{params.value_heads} * halves * units; }
+
+    // dVb of the rows there are; zeros elsewhere, whatever another sequence has there.
+    __device__ void complete(ValueHalf& of, const uint4* dvb, int tokens) const {
+        const uint4 zeros = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            const bool live = row(step) < tokens;
+            *reinterpret_cast<uint4*>(of.dvb.at(row(step), unit())) =
+                live ? dvb[row(step) * token_units() + unit()] : zeros;
+            if (!live) {
+                *reinterpret_cast<uint4*>(of.grad_o.at(row(step), unit())) = zeros;
+                *reinterpret_cast<uint4*>(of.v_new.at(row(step), unit())) = zeros;
+            }
+        }
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    }
+
+    // dV = beta o dVb.
+    __device__ void store_dv(const Panel& dvb, Factors& of, uint4* dv, int half) const {
+        dv += row(0) * token_units() + unit();
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            const float beta = of.beta[row(step)];
+            const bool live = row(step) < of.tokens;
+            uint4 x = *reinterpret_cast<const uint4*>(dvb.at(row(step), unit()));
+            const bool wanted = live && !divides(beta);
+            if (__any_sync(full_warp, wanted)) {
+                dot_values(of, x, half, row(step), wanted);
+            }
+            for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
+                x.*word = pack_bf16(beta * low_float(x.*word), beta * high_float(x.*word));
+            }
+            if (live) {
+                *dv = x;
+            }
+            dv += rows_at_once * token_units();
+        }
+    }
+
+    // Adds <dVb_i, V_i> over a half. Whole warps.
+    __device__ void dot_values(Factors& of, const uint4& dvb, int half, int row, bool wanted) const {
+        float dot = 0.0f;
+        if (wanted) {
+            const char* first =
+                row_of(params.v, of.token + row, params.v_token_stride, of.value_head, params.v_head_stride);
+            const uint4 v = reinterpret_cast<const uint4*>(first)[half * units + unit()];
+            for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
+                dot = fmaf(low_float(dvb.*word), low_float(v.*word), dot);
+                dot = fmaf(high_float(dvb.*word), high_float(v.*word), dot);
+            }
+        }
+        for (int distance = 1; distance < units; distance *= 2) {
+            dot += __shfl_xor_sync(full_warp, dot, distance);
+        }
+        if (wanted && unit() == 0) {
+            of.value_dot[row] = half == 0 ? dot : of.value_dot[row] + dot;
+        }
+    }
+};
+
+// One warp: <S, dS>, and what follows from the sums of a head.
+class SumWarp {
+    const Params& params;
+    SharedMap& shared;
+    const int lane;
+    PhaseCursor sums_full = PhaseCursor::waits_first();
+    BarrierRing<SharedMap::factor_slots>::Consumer factors;
+    BarrierRing<S::stages>::Consumer values;
+
+  public:
+    __device__ SumWarp(const Params& params, SharedMap& shared, int lane)
+        : params(params), shared(shared), lane(lane), factors(shared.factors_ring), values(shared.values_ring) {}
+
+    __device__ void run() {
+        for (;;) {
+            const int head = factors.wait();
+            if (shared.factors[head].tokens == 0) {
+                return;
+            }
+            DiagonalSum states;
+#pragma unroll 1
+            for (int half = 0; half < halves; ++half) {
+                const int slot = values.wait();
+                states.add(shared.values[slot], lane);
+                release(shared.values_ring.empty[slot], lane);
+            }
+            put_states(states.of_lane(lane));
+            sums_full.wait(shared.sums_full);
+            store_gradients(shared.factors[head]);
+            arrive_once(shared.sums_empty, lane);
+            arrive_once(shared.factors_ring.empty[head], lane);
+        }
+    }
+
+  private:
+    // Row by row products of two tiles: the diagonals of matrix products of eight rows with eight, of which an instruction
+    // has two. Tiles are permuted alike, so that any order of their rows will do.
+    struct DiagonalSum {
+        float upper[2][4] = {}; // wanted: elements 0 and 1
+        float lower[2][4] = {}; // 2 and 3
+
+        __device__ void add(const ValueHalf& of, int lane) {
+            constexpr int step_bytes = 32 * 16;
+            const uint32_t h = shared_address(of.h) + 16 * lane;
+            const uint32_t dh = shared_address(of.dh) + 16 * lane;
+#pragma unroll 4
+            for (int step = 0; step < static_cast<int>(sizeof(StateHalf)) / step_bytes; ++step) {
+                uint32_t a[4];
+                uint32_t b[4];
+                ldmatrix_x4(a, h + step * step_bytes);
+                ldmatrix_x4(b, dh + step * step_bytes);
+                mma_m16n8k16<Element::bf16>(upper[step % 2], a[0], a[1], a[2], a[3], b[0], b[2]);
+                mma_m16n8k16<Element::bf16>(lower[step % 2], a[0], a[1], a[2], a[3], b[1], b[3]);
+            }
+        }
+
+        __device__ float of_lane(int lane) const {
+            const auto [group, pair] = FragmentLane::of(lane);
+            const float even = upper[0][0] + upper[1][0] + (lower[0][2] + lower[1][2]);
+            const float odd = upper[0][1] + upper[1][1] + (lower[0][3] + lower[1][3]);
+            return group / 2 != pair ? 0.0f : group % 2 == 0 ? even : odd;
+        }
+    };
+
+    // Four lanes to a part.
+    __device__ void put_states(float sum) const {
+        float part[2] = {sum, 0.0f};
+        sum_of_row(part);
+        static_assert(sizeof(GateSums::states) == 8 * sizeof(float));
+        if (lane % 4 == 0) {
+            shared.sums.states[lane / 4] = part[0];
+        }
+    }
+
+    __device__ void store_gradients(const Factors& of) const {
         const GateSums& sums = shared.sums;
-        const float2 dg = gate_gradient(sums, decay(factors.gate[chunk_tokens - 1]), lane);
-#pragma unroll
+        const float2 dg = gate_gradient(sums, decay(of.gate[chunk_tokens - 1]), lane);
+#pragma unroll 1
         for (int i = 0; i < 2; ++i) {
             const int row = lane + 32 * i;
-            if (row >= item.tokens()) {
+            if (row >= of.tokens) {
                 continue;
             }
-            const float beta = factors.beta[row];
+            const float beta = of.beta[row];
             const float dbeta =
-                divides(beta)
-                    ? sums.diagonal[row] / beta
-                    : gradient_without_quotient(sums, row, shared.value_dots[0][row] + shared.value_dots[1][row]);
-            const uint64_t index = item.token(row) * params.value_heads + value_head;
+                divides(beta) ? sums.diagonal[row] / beta : gradient_without_quotient(sums, row, of.value_dot[row]);
+            const uint64_t index = of.index(row, params.value_heads);
             params.dg[index] = i == 0 ? dg.x : dg.y;
             if (params.beta_bf16) {
                 static_cast<__nv_bfloat16*>(params.dbeta)[index] = __float2bfloat16_rn(dbeta);
@@ -233,138 +426,15 @@ class FactorWarp {
     }
 };
 
-// Two warps: what a half gives by itself, and the rows that a short chunk does not have.
-class Streams {
-    static constexpr int units = Panel::row_bytes / 16;
-    static constexpr int rows_at_once = stream_threads / units;
-
-    const Params& params;
-    SharedMap& shared;
-    int thread;
-    PhaseCursor factors_full = PhaseCursor::waits_first();
-    BarrierRing<S::stages>::Consumer ring;
-
-    __device__ int lane() const { return thread % 32; }
-    __device__ int unit() const { return thread % units; }
-    __device__ int row(int i) const { return thread / units + i * rows_at_once; }
+// Phases of a barrier per slot that not every round needs.
+class SlotPhases {
+    uint32_t phases = 0;
 
   public:
-    __device__ Streams(const Params& params, SharedMap& shared, int thread)
-        : params(params), shared(shared), thread(thread), ring(shared.ring) {}
-
-    __device__ void run() {
-        int turn = 0;
-        for_each_head(params, [&](const Item& item, uint64_t value_head, bool) {
-            factors_full.wait(shared.factors_full);
-            const Factors& factors = shared.factors[turn];
-            turn ^= 1;
-            float states = 0.0f;
-#pragma unroll 1
-            for (int half = 0; half < halves; ++half) {
-                // Addresses are computed again rather than kept.
-                asm volatile("" : "+r"(thread));
-                const int slot = ring.wait();
-                ValueHalf& values = shared.values[slot];
-                if (item.tokens() < chunk_tokens) {
-                    complete(values, item, value_head, half);
-                }
-                store_dv(values, factors, item, value_head, half);
-                multiply_states(states, values);
-                release(shared.ring.empty[slot], lane());
-            }
-            put_states(states);
-            arrive_once(shared.sums_full, lane());
-        });
-    }
-
-  private:
-    // Sixteen bytes of a value head's row.
-    __device__ uint4* of_dv(const Item& item, uint64_t value_head, int half, int row) const {
-        const uint64_t index = item.token(row) * params.value_heads + value_head;
-        return static_cast<uint4*>(params.dv) + (index * halves + half) * units + unit();
-    }
-
-    // dVb of the rows there are; zeros elsewhere, whatever another sequence has there.
-    __device__ void complete(ValueHalf& values, const Item& item, uint64_t value_head, int half) {
-        const uint4 zeros = make_uint4(0, 0, 0, 0);
-#pragma unroll 1
-        for (int i = 0; i < chunk_tokens / rows_at_once; ++i) {
-            const bool live = row(i) < item.tokens();
-            *reinterpret_cast<uint4*>(values.dvb.at(row(i), unit())) =
-                live ? *of_dv(item, value_head, half, row(i)) : zeros;
-            if (!live) {
-                *reinterpret_cast<uint4*>(values.grad_o.at(row(i), unit())) = zeros;
-                *reinterpret_cast<uint4*>(values.v_new.at(row(i), unit())) = zeros;
-            }
-        }
-        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-        arrive_once(shared.rows_ready[half], lane());
-    }
-
-    // dV = beta o dVb.
-    __device__ void store_dv(const ValueHalf& values, const Factors& factors, const Item& item, uint64_t value_head,
-                             int half) {
-#pragma unroll 1
-        for (int i = 0; i < chunk_tokens / rows_at_once; ++i) {
-            const float beta = factors.beta[row(i)];
-            const bool live = row(i) < item.tokens();
-            uint4 x = *reinterpret_cast<const uint4*>(values.dvb.at(row(i), unit()));
-            const bool slow = live && !divides(beta);
-            if (__any_sync(full_warp, slow)) {
-                dot_values(x, item, value_head, half, row(i), slow);
-            }
-            for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
-                x.*word = pack_bf16(beta * low_float(x.*word), beta * high_float(x.*word));
-            }
-            if (live) {
-                *of_dv(item, value_head, half, row(i)) = x;
-            }
-        }
-    }
-
-    // <dVb_i, V_i> over a half. Whole warps.
-    __device__ void dot_values(const uint4& dvb, const Item& item, uint64_t value_head, int half, int row, bool wanted) {
-        float dot = 0.0f;
-        if (wanted) {
-            const char* first = row_of(params.v, item.token(row), params.v_token_stride, value_head, params.v_head_stride);
-            const uint4 v = reinterpret_cast<const uint4*>(first)[half * units + unit()];
-            dot = dot_pieces(dvb, v, dot);
-        }
-        for (int distance = 1; distance < units; distance *= 2) {
-            dot += __shfl_xor_sync(full_warp, dot, distance);
-        }
-        if (wanted && unit() == 0) {
-            shared.value_dots[half][row] = dot;
-        }
-    }
-
-    __device__ static float dot_pieces(const uint4& x, const uint4& y, float sum) {
-        for (const auto word : {&uint4::x, &uint4::y, &uint4::z, &uint4::w}) {
-            sum = fmaf(low_float(x.*word), low_float(y.*word), sum);
-            sum = fmaf(high_float(x.*word), high_float(y.*word), sum);
-        }
-        return sum;
-    }
-
-    // <S, dS>. Both tiles are permuted alike.
-    __device__ void multiply_states(float& sum, const ValueHalf& values) const {
-        const auto* h = reinterpret_cast<const uint4*>(values.h);
-        const auto* dh = reinterpret_cast<const uint4*>(values.dh);
-#pragma unroll 2
-        for (int at = thread; at < static_cast<int>(sizeof(StateHalf) / 16); at += stream_threads) {
-            sum = dot_pieces(h[at], dh[at], sum);
-        }
-    }
-
-    // Eight lanes to a part.
-    __device__ void put_states(float sum) const {
-        for (int distance = 1; distance < 8; distance *= 2) {
-            sum += __shfl_xor_sync(full_warp, sum, distance);
-        }
-        static_assert(sizeof(GateSums::states) == stream_threads / 8 * sizeof(float));
-        if (thread % 8 == 0) {
-            shared.sums.states[thread / 8] = sum;
-        }
+    template <int slots>
+    __device__ void wait(Mbarrier (&barriers)[slots], int slot) {
+        barriers[slot].wait(phases >> slot & 1);
+        phases ^= 1u << slot;
     }
 };
 
@@ -374,16 +444,16 @@ class Consumer {
     const int half; // of the key columns; the matrix that it makes: R or N'
     FragmentThread at = FragmentThread::here();
     PhaseCursor rows_full = PhaseCursor::waits_first();
-    PhaseCursor rows_ready[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
-    PhaseCursor factors_full = PhaseCursor::waits_first();
-    BarrierRing<S::stages>::Consumer ring;
-    int turn = 0;
+    PhaseCursor sums_empty = PhaseCursor::passes_first();
+    SlotPhases values_ready;
+    BarrierRing<SharedMap::factor_slots>::Consumer factors_ring;
+    BarrierRing<S::stages>::Consumer values_ring;
     wgmma::Accumulator64 dq; // rq dQ, over the heads of the group
     wgmma::Accumulator64 dk; // rk dK
 
   public:
     __device__ Consumer(const Params& params, SharedMap& shared, int half)
-        : params(params), shared(shared), half(half), ring(shared.ring) {}
+        : params(params), shared(shared), half(half), factors_ring(shared.factors_ring), values_ring(shared.values_ring) {}
 
     __device__ void run() {
         const uint32_t group = params.value_heads / params.heads;
@@ -393,9 +463,12 @@ class Consumer {
                 dq[i] = dk[i] = 0.0f;
             }
             for (uint32_t member = 0; member < group; ++member) {
-                add_head(item, member == 0);
+                const int slot = add_head(item, member == 0);
+                if (member + 1 == group) {
+                    finish(item, shared.factors[slot]);
+                }
+                arrive_once(shared.factors_ring.empty[slot], at.lane);
             }
-            finish(item);
         });
     }
 
@@ -408,23 +481,25 @@ class Consumer {
         wgmma::Accumulator64 gradient; // dO Vn^T, or dVb Vn^T
     };
 
-    __device__ void add_head(const Item& item, bool first) {
+    // Returns the slot of the head's factors.
+    __device__ int add_head(const Item& item, bool first) {
         Products products;
-        const int slots[halves] = {start_half<0>(products, item), start_half<1>(products, item)};
+        const int slots[halves] = {start_half<false>(products, item), start_half<true>(products, item)};
         wgmma::wait<1>();
-        arrive_once(shared.ring.empty[slots[0]], at.lane);
+        arrive_once(shared.values_ring.empty[slots[0]], at.lane);
         wgmma::wait<0>();
         wgmma::settle(products.from_o);
         wgmma::settle(products.from_v);
         wgmma::settle(products.from_s);
         wgmma::settle(products.gradient);
-        arrive_once(shared.ring.empty[slots[1]], at.lane);
+        arrive_once(shared.values_ring.empty[slots[1]], at.lane);
 
-        factors_full.wait(shared.factors_full);
-        const Factors& factors = shared.factors[turn];
+        const int slot = factors_ring.wait();
+        const Factors& factors = shared.factors[slot];
         if (first) {
             wait_rows(item);
         }
+        sums_empty.wait(shared.sums_empty);
         forget_addresses();
         float outer[2];
         add_from_states(products, factors, outer);
@@ -441,7 +516,7 @@ class Consumer {
         consumers_meet();
         forget_addresses();
         add_matrices();
-        turn ^= 1;
+        return slot;
     }
 
     // What depends on the lane is computed again from here on. The compiler would keep addresses in registers through all
@@ -449,13 +524,12 @@ class Consumer {
     __device__ void forget_addresses() { asm volatile("" : "+r"(at.lane), "+r"(at.warp)); }
 
     // Starts the products of a half of the value columns, and returns its slot.
-    template <int value_half>
+    template <bool accumulate>
     __device__ int start_half(Products& products, const Item& item) {
-        const int slot = ring.wait();
+        const int slot = values_ring.wait();
         if (item.tokens() < chunk_tokens) {
-            rows_ready[value_half].wait(shared.rows_ready[value_half]);
+            values_ready.wait(shared.values_ready, slot);
         }
-        constexpr bool accumulate = value_half > 0;
         const ValueHalf& values = shared.values[slot];
         wgmma::fence();
         multiply_state<accumulate>(products.from_o, values.grad_o, values.h);
@@ -612,13 +686,13 @@ class Consumer {
                 }
             }
             if (j < at.warp) {
-                row.add(block_product, block_gradient, j, false);
+                row.add_left(block_product, block_gradient, j);
                 wgmma::Fragment words;
                 pack_block(words, block_gradient);
                 store_block(words, j);
             }
         }
-        row.add(diagonal_product, diagonal_gradient, at.warp, true);
+        row.add_diagonal(diagonal_product, diagonal_gradient);
         wgmma::Fragment words;
         pack_block(words, diagonal_gradient);
         store_diagonal(words);
@@ -683,8 +757,7 @@ class Consumer {
     }
 
     // Through the norms, rounded, to memory.
-    __device__ void finish(const Item& item) {
-        const Factors& factors = shared.factors[turn ^ 1];
+    __device__ void finish(const Item& item, const Factors& factors) {
         forget_addresses();
         float dots[2];
         row_dots(dots, dq, shared.q[half]);
@@ -746,13 +819,21 @@ class Consumer {
     }
 };
 
-enum class Role { consumer, loads, factors, streams };
+enum class Role { consumer, loads, factors, values, sums };
 
 __device__ Role role_of(int warp) {
-    if (warp < consumer_warps) {
+    switch (warp - consumer_warps) {
+    case 0:
+        return Role::loads;
+    case 1:
+        return Role::factors;
+    case 2:
+        return Role::values;
+    case 3:
+        return Role::sums;
+    default:
         return Role::consumer;
     }
-    return warp == consumer_warps ? Role::loads : warp == consumer_warps + 1 ? Role::factors : Role::streams;
 }
 
 } // namespace bakewell
@@ -787,8 +868,11 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
     case Role::factors:
         FactorWarp(params, shared, lane).run();
         break;
+    case Role::values:
+        ValueWarp(params, shared, lane).run();
+        break;
     default:
-        Streams(params, shared, static_cast<int>(threadIdx.x) % stream_threads).run();
+        SumWarp(params, shared, lane).run();
         break;
     }
 }

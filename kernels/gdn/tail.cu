@@ -439,34 +439,44 @@ class Consumer {
         auto& matrix = of_keys ? shared.matrices.n : shared.matrices.r;
         // Every warp has read what the last head left in their place.
         consumers_meet();
-#pragma unroll 1
-        for (int j = 0; j <= row_block; ++j) {
-            BlockSum products = {};
-            BlockSum gradients = {};
+        BlockSum products;
+        BlockSum gradients;
+        const auto multiply_block = [&](int j) {
             multiply_rows(products, left_x, shared.rows.k, j);
             multiply_rows(gradients, left_y, values.v_new, j);
-            rows.add(products, gradients, j, j == row_block);
+        };
+        const auto store_block = [&](int j) {
             uint32_t words[4];
             pack_left(words, gradients[0], gradients[1]);
             store_left(matrix, block * row_block, block * j, words, lane);
+        };
+#pragma unroll 1
+        for (int j = 0; j < row_block; ++j) {
+            multiply_block(j);
+            rows.add_left(products, gradients, j);
+            store_block(j);
         }
+        multiply_block(row_block);
+        rows.add_diagonal(products, gradients);
+        store_block(row_block);
         rows.finish();
     }
 
     // The warp's rows by the 16 rows of block j of a tile. Two chains, so that one product need not wait for the last.
     __device__ void multiply_rows(BlockSum& sum, const uint32_t (&left)[head_dim / block][4], const RowTile& tile,
                                   int j) const {
+        BlockSum even = {};
         BlockSum odd = {};
 #pragma unroll
         for (int i = 0; i < head_dim / block; ++i) {
             uint32_t b[4];
             load_right_transposed(b, tile, block * j, block * i, lane);
-            auto& chain = i % 2 == 0 ? sum : odd;
+            auto& chain = i % 2 == 0 ? even : odd;
             multiply(chain[0], chain[1], left[i], b);
         }
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            sum[e / 4][e % 4] += odd[e / 4][e % 4];
+            sum[e / 4][e % 4] = even[e / 4][e % 4] + odd[e / 4][e % 4];
         }
     }
 

@@ -21,16 +21,19 @@ const CONSUMER_REGISTERS: u32 = 224;
 /// Registers of any other thread.
 const OTHER_REGISTERS: u32 = 56;
 
-/// Full and empty of the ring; full and empty of the rows of a key head, the factors and the sums of a value head; both
-/// halves of a short chunk.
-const BARRIER_BYTES: u32 = (2 * STAGES + 4 + 2) * 8;
+/// Heads whose factors are in shared memory.
+const FACTOR_SLOTS: u32 = 2;
+
+/// Full, empty and, of a short chunk, ready of the ring of halves; full and empty of the factors of a head, of the rows of a
+/// key head, and of the sums of a head.
+const BARRIER_BYTES: u32 = (3 * STAGES + 2 * FACTOR_SLOTS + 2 + 2) * 8;
 
 /// Bytes of dynamic shared memory: halves of a value head, each three panels of tokens and two halves of a state; q and k;
-/// R and N'; two sets of four factors per token; sums; products of rows; barriers.
+/// R and N'; sets of five factors per token and what they are of; sums; products of rows; barriers.
 pub(super) const SHARED_BYTES: u32 = {
     let half = (3 + 2 * 2) * PANEL_BYTES;
     let column = CHUNK_TOKENS * 4;
-    let rest = 2 * 4 * column + tail::SUMS_BYTES + (2 + 4) * column + BARRIER_BYTES;
+    let rest = FACTOR_SLOTS * (16 + 5 * column) + tail::SUMS_BYTES + 4 * column + BARRIER_BYTES;
     (STAGES * half + 4 * PANEL_BYTES + 2 * PANEL_BYTES + rest).next_multiple_of(1024)
 };
 
