@@ -20,6 +20,7 @@
 #include "../device/named_barrier.cuh"
 #include "adjoint_params.cuh"
 #include "chunk_rows.cuh"
+#include "fade.cuh"
 #include "fragments.cuh"
 #include "gate.cuh"
 #include "schedule.cuh"
@@ -546,16 +547,22 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     work.first_column = blockIdx.x % splits * S::value_columns;
     work.head = work.value_head / (params.value_heads / params.heads);
     const Segment segment = params.segments[work.segment];
-    // The pre-scan's result is the gradient before the segment: nothing is before the first.
+    // The pre-scan's result is the gradient before the segment: nothing is before the first. It needs the chunks that
+    // remember what is before them.
     if (segment.sequence < 0 || (params.segment_state != nullptr && segment.index == 0)) {
         return;
     }
     work.chunks = segment.chunks;
+    if (params.segment_state != nullptr) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        work.chunks =
+            remember<false>(params.fade, params.forget, segment, params.value_heads, work.value_head, lane).chunks;
+    }
     work.first_chunk = segment.first_chunk;
     work.first_token = work.last_tokens = 0;
     if (segment.chunks > 0) {
         work.first_token = params.chunks[segment.first_chunk].first_token;
-        work.last_tokens = params.chunks[segment.first_chunk + segment.chunks - 1].tokens;
+        work.last_tokens = params.chunks[segment.first_chunk + work.chunks - 1].tokens;
     }
 
     if (threadIdx.x == 0) {

@@ -37,6 +37,8 @@ struct Params {
     uint32_t value_heads; // a multiple of heads
     uint32_t beta_bf16;
     float scale;
+    const float* fade; // [chunks, value_heads], of fade.cuh; null: the pre-scan forgets nothing
+    float forget;      // of fade.cuh
 };
 
 } // namespace bakewell

@@ -3,8 +3,10 @@
 //   forward   S <- M S + H       from the first segment on,  S = h0 or zero before it
 //   adjoint   S <- M^T S + G     from the last segment back, S = dht or zero after it
 //
-// One CTA per sequence, value head and 16 value columns, which are the rows of its products: S^T M^T. A warp makes 32
-// of the 128 columns, and reads those of M straight from global memory. The state goes round through shared memory.
+// One CTA per segment, value head and 16 value columns, which are the rows of its products: S^T M^T. A segment whose M is
+// zero forgets what was before: the CTA of the segment after it walks on from there to the next such segment, and those of
+// segments that another CTA comes by have nothing to do. A warp makes 32 of the 128 columns, and reads those of M straight
+// from global memory. The state goes round through shared memory.
 //
 //   segment    | split S | products with M | + H or G, store | barrier |
 //
@@ -37,7 +39,8 @@ struct SharedMap {
 };
 
 struct Work {
-    uint64_t sequence_index;
+    Segment segment; // the first, in the order of the walk, whose start state the CTA makes
+    uint64_t segment_index;
     uint64_t value_head;
     int first_column;
     int first_key; // of the warp
@@ -50,6 +53,9 @@ struct Work {
     __device__ uint64_t matrix(const Params& params, uint64_t index) const {
         return (index * params.value_heads + value_head) * (head_dim * head_dim);
     }
+    __device__ bool forgets(const Params& params, uint64_t segment) const {
+        return params.carries != nullptr && params.carries[segment * params.value_heads + value_head] == 0;
+    }
 };
 
 // The state at the outer end of the sequence.
@@ -57,7 +63,7 @@ __device__ void load_boundary(StateRows& state, const Params& params, const Work
     constexpr int step = S::threads / S::value_columns;
     const int column = static_cast<int>(threadIdx.x) % S::value_columns;
     const int first = static_cast<int>(threadIdx.x) / S::value_columns;
-    const float* from = params.boundary + work.matrix(params, work.sequence_index) + work.first_column + column +
+    const float* from = params.boundary + work.matrix(params, work.segment.sequence) + work.first_column + column +
                         first * head_dim;
     for (int k = 0; k < head_dim; k += step) {
         state.at[column][first + k] = from[0];
@@ -98,25 +104,33 @@ __device__ void multiply(Sums& sums, const StateRows& state, const float* m, con
 }
 
 template <bool adjoint>
-__device__ void compose(SharedMap& shared, const Params& params, const Work& work, Sequence sequence) {
-    const bool from_zero = params.boundary == nullptr;
-    if (!from_zero) {
+__device__ void compose(SharedMap& shared, const Params& params, const Work& work) {
+    constexpr int64_t direction = adjoint ? -1 : 1;
+    const Sequence sequence = params.sequences[work.segment.sequence];
+    const int last = static_cast<int>(sequence.segments) - 1;
+    const int target = adjoint ? last - static_cast<int>(work.segment.index) : static_cast<int>(work.segment.index);
+    if (target == 0) {
+        return;
+    }
+    // The outermost map has no M where nothing is before it.
+    int64_t segment = static_cast<int64_t>(work.segment_index) - direction;
+    bool forgets = (target == 1 && params.boundary == nullptr) || work.forgets(params, segment);
+    if (target > 1 && !forgets) {
+        return;
+    }
+    if (!forgets) {
         load_boundary(shared.state[0], params, work);
         __syncthreads();
     }
-    const uint64_t first = sequence.first_segment;
-    const uint64_t last = first + sequence.segments - 1;
-    for (uint32_t step = 0; step + 1 < sequence.segments; ++step) {
-        const uint64_t segment = adjoint ? last - step : first + step;
-        const uint64_t next = adjoint ? segment - 1 : segment + 1;
+    for (int step = target; step <= last; ++step) {
         Sums sums = {};
-        // Without a boundary the outermost map has no M.
-        if (step > 0 || !from_zero) {
-            multiply<adjoint>(sums, shared.state[step % 2], params.m + work.matrix(params, segment), work);
+        if (!forgets) {
+            multiply<adjoint>(sums, shared.state[(step - target) % 2], params.m + work.matrix(params, segment), work);
         }
+        const int64_t next = segment + direction;
         const float* added = params.segment_state + work.rows(params, segment);
         float* start = params.start + work.rows(params, next);
-        auto& state = shared.state[(step + 1) % 2].at;
+        auto& state = shared.state[(step - target + 1) % 2].at;
         for (int tile = 0; tile < warp_keys / 8; ++tile) {
             for (int half = 0; half < 2; ++half) {
                 const int row = work.lane.group + 8 * half;
@@ -127,6 +141,11 @@ __device__ void compose(SharedMap& shared, const Params& params, const Work& wor
                 *reinterpret_cast<float2*>(&start[row * head_dim + column]) = sum;
             }
         }
+        if (step < last && work.forgets(params, next)) {
+            return;
+        }
+        forgets = false;
+        segment = next;
         // The next step reads what all warps wrote, and replaces what they have read.
         __syncthreads();
     }
@@ -144,12 +163,19 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     const uint32_t split = blockIdx.x % value_splits;
     const uint32_t head = blockIdx.x / value_splits;
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const Work work{head / params.value_heads, head % params.value_heads, static_cast<int>(split) * S::value_columns,
-                    warp * warp_keys, FragmentLane::of(static_cast<int>(threadIdx.x) % 32)};
-    const Sequence sequence = params.sequences[work.sequence_index];
+    const uint64_t segment = head / params.value_heads;
+    const Work work{params.segments[segment],
+                    segment,
+                    head % params.value_heads,
+                    static_cast<int>(split) * S::value_columns,
+                    warp * warp_keys,
+                    FragmentLane::of(static_cast<int>(threadIdx.x) % 32)};
+    if (work.segment.sequence < 0) {
+        return;
+    }
     if (params.adjoint) {
-        compose<true>(shared, params, work, sequence);
+        compose<true>(shared, params, work);
     } else {
-        compose<false>(shared, params, work, sequence);
+        compose<false>(shared, params, work);
     }
 }

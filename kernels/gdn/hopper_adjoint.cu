@@ -217,7 +217,8 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
                                   static_cast<int>(params.heads),
                                   static_cast<int>(params.value_heads),
                                   work.value_head,
-                                  work.first_panel};
+                                  work.first_panel,
+                                  true};
         run_others(warpgroup, inputs, shared, [&](RowSender& sender, int step, const Panel& place, int panel) {
             sender.send(params.dv_map, place, work.walk, step, panel, work.value_head, true);
         });

@@ -45,6 +45,8 @@ struct Params {
     uint32_t value_heads; // a multiple of heads
     uint32_t beta_bf16;
     float scale;
+    const float* fade; // of the pre-scan, which the register engine has
+    float forget;
 };
 
 } // namespace bakewell

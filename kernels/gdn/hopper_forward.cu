@@ -13,25 +13,14 @@
 // With a tape, v_new and the state at each chunk's start are stored as well; without `o` they alone are.
 
 #include "hopper_forward_params.cuh"
-#include "hopper_scan.cuh"
+#include "hopper_chain.cuh"
 
 namespace bakewell {
 
-class Forward {
+class Forward : Chain {
     const Params& params;
-    SharedMap& shared;
-    const Work& work;
-    const Walk& walk;
-    int warpgroup;
-    StateTile state;
-    BarrierRing<slots>::Consumer prepared;
     RowStager rows;
-    wgmma::Accumulator64 product; // K S, then A Y
-    wgmma::Accumulator64 output;  // Q S, then O
-    wgmma::Fragment v_new[token_steps];
-
-    __device__ ChunkTiles& tiles(int step) const { return shared.tiles[step % S::stages]; }
-    __device__ const Tables& tables(int step) const { return shared.head.tables[step % slots]; }
+    wgmma::Accumulator64 output; // Q S, then O
 
     __device__ void load_state() {
         if (work.segment.index > 0) {
@@ -61,46 +50,6 @@ class Forward {
                    static_cast<int64_t>(params.value_heads) * head_dim, walk.tokens(step));
     }
 
-    // V of a chunk, transposed.
-    __device__ void load_values(wgmma::Fragment (&v)[token_steps], int step) const {
-#pragma unroll
-        for (int k = 0; k < token_steps; ++k) {
-            ldmatrix_x4_transposed(v[k], state.at.transposed(tiles(step).values[warpgroup], k));
-        }
-    }
-
-    // Y = beta o V - beta e^c o (K S), as an operand, in place of V.
-    __device__ void bracket(wgmma::Fragment (&v)[token_steps], const Tables& factors) const {
-#pragma unroll
-        for (int k = 0; k < token_steps; ++k) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int token = state.at.column(2 * k + j / 2), index = 8 * k + 2 * j;
-                const float2 beta = *reinterpret_cast<const float2*>(&factors.beta[token]);
-                const float2 erase = *reinterpret_cast<const float2*>(&factors.erase[token]);
-                v[k][j] = pack_bf16(fmaf(beta.x, low_float(v[k][j]), erase.x * product[index]),
-                                    fmaf(beta.y, high_float(v[k][j]), erase.y * product[index + 1]));
-            }
-        }
-    }
-
-    // Starts K S of a chunk, once it is prepared.
-    __device__ void multiply_keys(int step) {
-        state.round();
-        prepared.wait();
-        wgmma::fence();
-        multiply_by_rows(product, state.operand, tiles(step).k);
-        wgmma::commit();
-    }
-
-    // Starts A Y of a chunk.
-    __device__ void multiply_inverse(int step) {
-        bracket(v_new, tables(step));
-        wgmma::fence();
-        multiply_by_rows(product, v_new, tiles(step).a, false);
-        wgmma::commit();
-    }
-
     // Starts Q S of a chunk, in the registers that the output of the chunk before has left.
     __device__ void multiply_queries(int step) {
         wgmma::fence();
@@ -109,17 +58,6 @@ class Forward {
         if constexpr (S::snapshots) {
             state.write_snapshot(snapshot());
         }
-    }
-
-    // Starts the state update by Vn.
-    __device__ void multiply_values(int step) {
-        pack_fragments(v_new, product);
-        state.scale_columns(product, tables(step).decay);
-        wgmma::Fragment decayed[token_steps];
-        pack_fragments(decayed, product);
-        wgmma::fence();
-        multiply_by_columns(state.s, decayed, tiles(step).k);
-        wgmma::commit();
     }
 
     // Starts P Vn; with a tape, Vn leaves.
@@ -223,9 +161,7 @@ class Forward {
 
   public:
     __device__ Forward(const Params& params, SharedMap& shared, int warpgroup)
-        : params(params), shared(shared), work(shared.head.work), walk(work.walk), warpgroup(warpgroup),
-          state(work.first_panel + warpgroup > 0 ? values_per_warpgroup : 0), prepared(shared.head.barriers.prepared),
-          rows(shared.head.barriers.rows[warpgroup]) {
+        : Chain(shared, warpgroup), params(params), rows(shared.head.barriers.rows[warpgroup]) {
         load_state();
     }
 
@@ -295,7 +231,8 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
                                   static_cast<int>(params.heads),
                                   static_cast<int>(params.value_heads),
                                   work.value_head,
-                                  work.first_panel};
+                                  work.first_panel,
+                                  true};
         run_others(warpgroup, inputs, shared, [&](RowSender& sender, int step, const Panel& place, int panel) {
             if constexpr (S::snapshots) {
                 sender.send(params.v_new_map, place, work.walk, step, panel, work.value_head, true);

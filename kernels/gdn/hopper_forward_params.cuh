@@ -1,4 +1,5 @@
-// The parameter block of stage `scan` on warpgroup products: tensor maps, then the block of the register engine.
+// The parameter block of stages `scan`, `states` and `pre_scan` on warpgroup products: tensor maps, then the block of the
+// register engine, then what the pre-scan alone reads and writes.
 // Offsets are those of `bakewell_core::schedule::gdn::wgmma::SCAN_PARAMS`.
 #pragma once
 
@@ -50,6 +51,9 @@ struct Params {
     uint32_t m_of_first; // pre-scan: M of first segments is wanted
     uint32_t m_of_last;  // pre-scan: M of last segments is wanted
     float scale;
+    const float* fade; // [chunks, value_heads], of fade.cuh; null: nothing is forgotten
+    uint32_t* carries; // [segments, value_heads]: whether M is there and not zero; null: always
+    float forget;      // of fade.cuh
 };
 
 } // namespace bakewell

@@ -58,11 +58,9 @@ struct Walk {
 template <int value_panels>
 struct Tiles {
     HeadTile k;
-    HeadTile q;
+    Panel q[Schedule::output ? 2 : 0];
     Panel values[value_panels];
     Panel a;
-
-    static constexpr uint32_t bytes = sizeof(HeadTile) * 2 + sizeof(Panel) * (value_panels + 1);
 };
 
 template <int stages, int warpgroups>
@@ -88,6 +86,7 @@ struct HelperInputs {
     int heads, value_heads;
     int value_head;
     int first_panel;
+    bool has_values; // where not, zeros stand for them
 
     __device__ int head() const { return value_head / (value_heads / heads); }
 };
@@ -102,10 +101,12 @@ __device__ void load_chunks(const HelperInputs& in, const Walk& walk, BarrierRin
         Mbarrier& full = ring.full[stage];
         Tiles<value_panels>& to = tiles[stage];
         const int token = static_cast<int>(walk.token(step));
-        full.arrive_expect(Tiles<value_panels>::bytes);
+        full.arrive_expect(sizeof(to) - (in.has_values ? 0 : sizeof(to.values)));
         tensor_load<4>(to.k, in.k, {0, token, 0, in.head()}, full);
-        tensor_load<4>(to.q, in.q, {0, token, 0, in.head()}, full);
-        for (int panel = 0; panel < value_panels; ++panel) {
+        if constexpr (Schedule::output) {
+            tensor_load<4>(to.q, in.q, {0, token, 0, in.head()}, full);
+        }
+        for (int panel = 0; in.has_values && panel < value_panels; ++panel) {
             tensor_load<4>(&to.values[panel], in.values, {0, token, in.first_panel + panel, in.value_head}, full);
         }
         tensor_load<3>(&to.a, in.a, {0, 0, walk.chunk(step) * in.value_heads + in.value_head}, full);
@@ -177,8 +178,11 @@ class Helper {
                 reinterpret_cast<uint4*>(panel.bytes)[i] = make_uint4(0, 0, 0, 0);
             }
         };
-        for (Panel* panel : {&of.k[0], &of.k[1], &of.q[0], &of.q[1]}) {
-            clear(*panel);
+        for (Panel& panel : of.k) {
+            clear(panel);
+        }
+        for (Panel& panel : of.q) {
+            clear(panel);
         }
         for (Panel& panel : of.values) {
             clear(panel);
@@ -217,6 +221,18 @@ class Helper {
             clear_rows(of, walk.tokens(step));
         }
         named_barrier_sync(barrier, warpgroup_threads);
+        if constexpr (Schedule::output) {
+            make_products(of, rows[slot], p[slot]);
+        }
+        // The state's products read P, and a short chunk's cleared rows, through the async proxy.
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+        __syncwarp();
+        if (thread() % 32 == 0) {
+            results.full[slot].arrive();
+        }
+    }
+
+    __device__ void make_products(const ChunkTiles& of, const HelperRows& rows, Panel& to) {
         wgmma::Accumulator64 products;
         wgmma::fence();
         const uint64_t q[2] = {wgmma::swizzled_descriptor(&of.q[0]), wgmma::swizzled_descriptor(&of.q[1])};
@@ -230,13 +246,7 @@ class Helper {
         wgmma::commit();
         wgmma::wait<0>();
         wgmma::settle(products);
-        write_products(products, rows[slot], p[slot]);
-        // The state's products read P, and a short chunk's cleared rows, through the async proxy.
-        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
-        __syncwarp();
-        if (thread() % 32 == 0) {
-            results.full[slot].arrive();
-        }
+        write_products(products, rows, to);
     }
 
   public:

@@ -35,19 +35,27 @@ struct Work {
     int value_head;
     int first_panel; // of 64 value columns
     bool last_segment;
+    bool identity; // instead of values: the pre-scan of M
     Walk walk;
 
+    // `cta` of those that have a segment and head in common.
     template <class Params>
-    static __device__ Work of_block(const Params& params) {
-        const uint32_t unit = blockIdx.x / value_splits, index = unit / params.value_heads;
+    static __device__ Work of_unit(const Params& params, uint32_t unit, uint32_t cta) {
+        const uint32_t index = unit / params.value_heads;
         const Segment segment = params.segments[index];
         const bool padding = segment.sequence < 0;
         return {segment,
                 index,
                 static_cast<int>(unit % params.value_heads),
-                static_cast<int>(blockIdx.x % value_splits) * state_warpgroups,
+                static_cast<int>(cta % value_splits) * state_warpgroups,
                 !padding && segment.index + 1 == params.sequences[segment.sequence].segments,
+                cta >= value_splits,
                 Walk(params.chunks, segment)};
+    }
+
+    template <class Params>
+    static __device__ Work of_block(const Params& params) {
+        return of_unit(params, blockIdx.x / value_splits, blockIdx.x % value_splits);
     }
 
     __device__ bool padding() const { return segment.sequence < 0; }
@@ -74,7 +82,7 @@ struct SharedMap {
         ScanHead head;
         uint8_t unused[(sizeof(ScanHead) + swizzle_period - 1) / swizzle_period * swizzle_period];
     };
-    Panel p[slots];
+    Panel p[S::output ? slots : 0];
     ChunkTiles tiles[S::stages];
     uint8_t snapshot[snapshots * sizeof(Snapshot)];
 };
@@ -93,6 +101,13 @@ struct StateTile {
     __device__ int value(int i) const { return first_value + at.row(i / 2 % 2); }
     __device__ int key(int i) const { return at.column(i / 4) + i % 2; }
 
+    __device__ void load_identity() {
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            s[i] = key(i) == value(i) ? 1.0f : 0.0f;
+        }
+    }
+
     // From a [128 keys, 128 values] state; null: zeros.
     __device__ void load_key_major(const float* from) {
 #pragma unroll
@@ -108,6 +123,13 @@ struct StateTile {
             const float2 pair = *reinterpret_cast<const float2*>(&from[static_cast<int64_t>(value(i)) * head_dim + key(i)]);
             s[i] = pair.x;
             s[i + 1] = pair.y;
+        }
+    }
+
+    __device__ void store_value_major(float* to) const {
+#pragma unroll
+        for (int i = 0; i < 64; i += 2) {
+            *reinterpret_cast<float2*>(&to[static_cast<int64_t>(value(i)) * head_dim + key(i)]) = make_float2(s[i], s[i + 1]);
         }
     }
 
@@ -242,7 +264,7 @@ __device__ inline void release_chunk(Barriers& barriers, int step, int lane) {
 
 // One thread, once.
 __device__ inline void init_barriers(Barriers& barriers) {
-    constexpr uint32_t copy = 1, sender = 1, helper_warps = warpgroup_warps;
+    constexpr uint32_t copy = 1, sender = S::output, helper_warps = warpgroup_warps;
     constexpr uint32_t state_warps = state_warpgroups * warpgroup_warps;
     for (int stage = 0; stage < S::stages; ++stage) {
         barriers.tiles.full[stage].init(copy);
@@ -254,7 +276,7 @@ __device__ inline void init_barriers(Barriers& barriers) {
     }
     for (BarrierRing<1>& rows : barriers.rows) {
         rows.full[0].init(warpgroup_warps);
-        rows.empty[0].init(sender);
+        rows.empty[0].init(1);
     }
     fence_mbarrier_init();
 }
@@ -280,7 +302,7 @@ __device__ void run_others(int warpgroup, const HelperInputs& inputs, SharedMap&
     }
     if (warp == 0) {
         load_chunks<S::stages>(inputs, walk, head.barriers.tiles, shared.tiles);
-    } else if (warp <= state_warpgroups) {
+    } else if (S::output && warp <= state_warpgroups) {
         RowSender sender(head.barriers.rows[warp - 1]);
         for (int step = 0; step < walk.count; ++step) {
             send(sender, step, shared.tiles[step % S::stages].values[warp - 1], inputs.first_panel + warp - 1);

@@ -7,14 +7,13 @@
 // One warp, a CTA of its own, per chunk and value head: many small CTAs hide each other's latencies, and nothing waits
 // at a barrier. The first value head of a key head also stores the norms.
 //
-//   load k | norms of q | K K^T | L, 10 blocks of 16 x 16 | diagonal inverses | (1,0) (3,2) | the quarter below | A out
+//   norms of q | K K^T | -L, 10 blocks of 16 x 16 | diagonal inverses | (1,0) (3,2) | the quarter below | A out
 //
-// K K^T has its left operands as right operands, and the squares of the rows on its diagonal. The diagonal blocks are
-// inverted by substitution in f32, a lane per column; the products of blocks split their operands in two bf16 and stay
-// in registers: accumulators are left operands as they are, those of a transposed product are right operands. A is
-// rounded once.
+// K K^T has its left operands as right operands, straight from global memory, and the squares of the rows on its diagonal.
+// The diagonal blocks are inverted by substitution in f32, a lane per column; the other blocks never leave the registers
+// they were made in. Their products split operands in two bf16: accumulators are left operands as they are, those of a
+// transposed product are right operands. A is rounded once.
 
-#include "../device/async_copy.cuh"
 #include "../device/ldmatrix.cuh"
 #include "../device/split_bf16.cuh"
 #include "../device/swizzled_tile.cuh"
@@ -45,20 +44,19 @@ constexpr int lower_blocks = block_count * (block_count + 1) / 2;
 
 __device__ constexpr int block_index(int i, int j) { return i * (i + 1) / 2 + j; }
 
-using RowTile = SwizzledTile<chunk_tokens, head_bytes>;
 using SquareTile = SwizzledTile<chunk_tokens, chunk_tokens * 2>;
 
 struct SharedMap {
     union {
-        RowTile k;
-        // L; its diagonal blocks are transposed, and replaced by their inverses, transposed.
-        Block lower[lower_blocks];
+        // -L of diagonal blocks, transposed; what is not below the diagonal is not meant. Then the inverses, transposed.
+        Block diagonal[block_count];
         // A on its way out.
         SquareTile inverse;
     };
     float gate[chunk_tokens];
     float rk[chunk_tokens];
-    float factor[chunk_tokens]; // beta r
+    float row[chunk_tokens];    // -beta r; 0 past the chunk
+    float column[chunk_tokens]; // r 2^(c of the block's last row - c)
 };
 
 struct Work {
@@ -77,23 +75,6 @@ struct Work {
     }
 };
 
-__device__ void load_keys(const RowTile& tile, const Params& params, const Work& work) {
-    const int piece = work.lane % RowTile::pieces;
-    const int first = work.lane / RowTile::pieces;
-    const char* keys =
-        row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride);
-    const char* start = keys + piece * 16;
-    const RowTile::Cursor target(tile, first, piece);
-    const char* source = start + first * params.k_token_stride * 2;
-#pragma unroll 8
-    for (int row = 0; row < chunk_tokens; row += 2) {
-        const bool live = work.is_live(first + row);
-        async_copy_16(target.below(row), live ? source : start, live);
-        source += 4 * params.k_token_stride;
-    }
-    async_copy_commit();
-}
-
 __device__ float reciprocal_norm(float squares, bool l2norm) { return l2norm ? rsqrtf(squares + norm_epsilon) : 1.0f; }
 
 // The squares of 16 rows are the diagonal of the product with themselves: the lane that holds an element of it for its
@@ -106,19 +87,27 @@ __device__ void visit_diagonal(const float (&low)[4], const float (&high)[4], co
     }
 }
 
-// 1 / norms of q. Rows are read in vectors of 16 bytes: the order of a sum is free.
+// Sixteen bytes of a row, 16 pair from `first_row`; zeros past the chunk. Read like this by all, rows have their elements in
+// another order along a sum, which is free.
+__device__ uint4 load_piece_of(const char* first_row, uint64_t row_bytes, int row, const Work& work) {
+    const uint64_t offset = row * row_bytes + static_cast<uint64_t>(work.fragment.pair) * 16;
+    return work.is_live(row) ? *reinterpret_cast<const uint4*>(first_row + offset) : make_uint4(0, 0, 0, 0);
+}
+
+// Bytes of a row that its four lanes read at once.
+constexpr int piece_bytes = 4 * 16;
+
+// 1 / norms of q.
 __device__ void store_query_norms(const Params& params, const Work& work) {
-    const auto& [group, pair] = work.fragment;
+    const char* q = row_of(params.q, work.chunk.first_token, params.q_token_stride, work.head, params.q_head_stride);
     for (int first = 0; first < chunk_tokens; first += block_rows) {
         float squares[2][4] = {};
         if (params.l2norm) {
             uint4 rows[2][4];
             for (int half = 0; half < 2; ++half) {
-                const uint64_t token = work.token(first + group + 8 * half);
-                const auto* row = reinterpret_cast<const uint4*>(
-                    row_of(params.q, token, params.q_token_stride, work.head, params.q_head_stride));
+                const int row = first + work.fragment.group + 8 * half;
                 for (int n = 0; n < 4; ++n) {
-                    rows[half][n] = row[pair + 4 * n];
+                    rows[half][n] = load_piece_of(q + n * piece_bytes, params.q_token_stride * 2, row, work);
                 }
             }
             for (int n = 0; n < 4; ++n) {
@@ -131,7 +120,7 @@ __device__ void store_query_norms(const Params& params, const Work& work) {
             }
         }
         visit_diagonal(squares[0], squares[1], work.fragment, [&](int half, float square) {
-            const int row = first + group + 8 * half;
+            const int row = first + work.fragment.group + 8 * half;
             if (work.is_live(row)) {
                 params.rq[work.token(row) * params.heads + work.head] = reciprocal_norm(square, params.l2norm);
             }
@@ -143,20 +132,30 @@ __device__ void store_query_norms(const Params& params, const Work& work) {
 using BlockSum = float[2][4];
 using KeyProducts = BlockSum[lower_blocks];
 
-__device__ void multiply_keys(KeyProducts& products, const RowTile& k, const Work& work) {
-    const RowTile::Cursor rows(k, work.lane % 16, work.lane / 16);
-#pragma unroll 2
-    for (int n = 0; n < head_dim / 16; ++n) {
-        uint32_t a[block_count][4];
+__device__ void multiply_keys(KeyProducts& products, const Params& params, const Work& work) {
+    const char* k = row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride);
+#pragma unroll 1
+    for (int n = 0; n < 4; ++n) {
+        // Addresses of rows are made anew: registers are short.
+        asm volatile("" : "+l"(k));
+        uint4 rows[block_count][2];
         for (int i = 0; i < block_count; ++i) {
-            ldmatrix_x4(a[i], rows.at(block_rows * i, 2 * n));
+            for (int half = 0; half < 2; ++half) {
+                const int row = block_rows * i + work.fragment.group + 8 * half;
+                rows[i][half] = load_piece_of(k, params.k_token_stride * 2, row, work);
+            }
         }
+        k += piece_bytes;
         for (int i = 0; i < block_count; ++i) {
             for (int j = 0; j <= i; ++j) {
                 // The words of 16 rows as right operands: rows 0 to 7 are the columns of the first tile.
                 auto& [low, high] = products[block_index(i, j)];
-                mma_m16n8k16<Element::bf16>(low, a[i][0], a[i][1], a[i][2], a[i][3], a[j][0], a[j][2]);
-                mma_m16n8k16<Element::bf16>(high, a[i][0], a[i][1], a[i][2], a[i][3], a[j][1], a[j][3]);
+                const auto& [a, b] = rows[i];
+                const auto& [c, d] = rows[j];
+                mma_m16n8k16<Element::bf16>(low, a.x, b.x, a.y, b.y, c.x, c.y);
+                mma_m16n8k16<Element::bf16>(high, a.x, b.x, a.y, b.y, d.x, d.y);
+                mma_m16n8k16<Element::bf16>(low, a.z, b.z, a.w, b.w, c.z, c.w);
+                mma_m16n8k16<Element::bf16>(high, a.z, b.z, a.w, b.w, d.z, d.w);
             }
         }
     }
@@ -172,11 +171,13 @@ __device__ void make_factors(SharedMap& shared, const KeyProducts& products, con
     }
     __syncwarp();
     float sums[2];
+    bool bounded = params.l2norm;
     for (int half = 0; half < 2; ++half) {
         const int row = work.lane + 32 * half;
         const uint64_t token = work.token(row);
         const float beta = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + work.value_head);
-        shared.factor[row] = beta * shared.rk[row];
+        shared.row[row] = work.is_live(row) ? -beta * shared.rk[row] : 0.0f;
+        bounded = bounded && beta >= 0.0f && beta <= 2.0f;
         // Rows past the chunk repeat the last sum.
         const float g = params.g[token * params.g_token_stride + work.value_head];
         float sum = work.is_live(row) ? g : 0.0f;
@@ -187,10 +188,17 @@ __device__ void make_factors(SharedMap& shared, const KeyProducts& products, con
         sums[half] = sum;
     }
     sums[1] += __shfl_sync(full_warp, sums[0], 31);
+    bounded = __all_sync(full_warp, bounded);
+    if (params.fade != nullptr && work.lane == 31) {
+        params.fade[work.chunk_index * params.value_heads + work.value_head] =
+            bounded ? sums[1] * log2_e : __int_as_float(0x7F800000);
+    }
     for (int half = 0; half < 2; ++half) {
         const int row = work.lane + 32 * half;
         const float gate = sums[half] * log2_e;
         shared.gate[row] = gate;
+        const float block_end = __shfl_sync(full_warp, gate, work.lane | (block_rows - 1));
+        shared.column[row] = decay(block_end - gate) * shared.rk[row];
         if (work.is_live(row)) {
             params.gate[work.token(row) * params.value_heads + work.value_head] = gate;
             if (work.is_first) {
@@ -201,8 +209,9 @@ __device__ void make_factors(SharedMap& shared, const KeyProducts& products, con
     __syncwarp();
 }
 
-// L in place of the keys.
-__device__ void make_lower(SharedMap& shared, const KeyProducts& products, const Work& work) {
+// -L: in place, and to shared memory where it is a diagonal block. Decays of other blocks are products of two, with the
+// last row of the column's block between them. Rows past the chunk are 0: their keys are, and their factors.
+__device__ void make_lower(SharedMap& shared, KeyProducts& products, const Work& work) {
     const auto& [group, pair] = work.fragment;
 #pragma unroll
     for (int i = 0; i < block_count; ++i) {
@@ -210,26 +219,30 @@ __device__ void make_lower(SharedMap& shared, const KeyProducts& products, const
         for (int half = 0; half < 2; ++half) {
             const int r = group + 8 * half;
             const int row = block_rows * i + r;
-            const float factor = shared.factor[row];
+            const float factor = shared.row[row];
             const float gate = shared.gate[row];
-            const bool live = work.is_live(row);
 #pragma unroll
-            for (int tile = 0; tile < 2 * i + 2; ++tile) {
-                const int column = 8 * tile + 2 * pair;
-                const float2 rk = *reinterpret_cast<const float2*>(&shared.rk[column]);
-                const float2 gates = *reinterpret_cast<const float2*>(&shared.gate[column]);
-                const auto& sums = products[block_index(i, tile / 2)][tile % 2];
-                // r_t r_s may exceed f32 where both rows are zero; r_t (k . k) r_s does not.
-                const float first = factor * sums[2 * half] * rk.x * decay(gate - gates.x);
-                const float second = factor * sums[2 * half + 1] * rk.y * decay(gate - gates.y);
-                auto& block = shared.lower[block_index(i, tile / 2)].at;
-                const int c = column % block_rows;
-                if (tile / 2 == i) {
-                    block[c][r] = live && c < r ? first : 0.0f;
-                    block[c + 1][r] = live && c + 1 < r ? second : 0.0f;
-                } else {
-                    *reinterpret_cast<float2*>(&block[r][c]) = live ? make_float2(first, second) : make_float2(0, 0);
+            for (int j = 0; j < i; ++j) {
+                const float row_factor = factor * decay(gate - shared.gate[block_rows * j + block_rows - 1]);
+#pragma unroll
+                for (int tile = 0; tile < 2; ++tile) {
+                    const int column = block_rows * j + 8 * tile + 2 * pair;
+                    const float2 column_factors = *reinterpret_cast<const float2*>(&shared.column[column]);
+                    auto& sums = products[block_index(i, j)][tile];
+                    // r_t r_s may exceed f32 where both rows are zero; r_t (k . k) r_s does not.
+                    sums[2 * half] = row_factor * sums[2 * half] * column_factors.x;
+                    sums[2 * half + 1] = row_factor * sums[2 * half + 1] * column_factors.y;
                 }
+            }
+#pragma unroll
+            for (int tile = 0; tile <= half; ++tile) {
+                const int c = 8 * tile + 2 * pair;
+                const float2 rk = *reinterpret_cast<const float2*>(&shared.rk[block_rows * i + c]);
+                const float2 gates = *reinterpret_cast<const float2*>(&shared.gate[block_rows * i + c]);
+                const auto& sums = products[block_index(i, i)][tile];
+                auto& block = shared.diagonal[i].at;
+                block[c][r] = factor * sums[2 * half] * rk.x * decay(gate - gates.x);
+                block[c + 1][r] = factor * sums[2 * half + 1] * rk.y * decay(gate - gates.y);
             }
         }
     }
@@ -239,7 +252,7 @@ __device__ void make_lower(SharedMap& shared, const KeyProducts& products, const
 // Inverses of two neighbouring diagonal blocks of I + L, a lane per column.
 __device__ void invert_diagonal(SharedMap& shared, int first, int lane) {
     const int i = first + lane / block_rows;
-    auto& lower = shared.lower[block_index(i, i)].at;
+    auto& lower = shared.diagonal[i].at;
     const int column = lane % block_rows;
     float x[block_rows];
 #pragma unroll
@@ -255,7 +268,7 @@ __device__ void invert_diagonal(SharedMap& shared, int first, int lane) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 if (r + e > m) {
-                    x[r + e] = fmaf(-four[e], x[m], x[r + e]);
+                    x[r + e] = fmaf(four[e], x[m], x[r + e]);
                 }
             }
         }
@@ -308,14 +321,6 @@ __device__ void add_product(BlockSum& sum, const Operand& left, const Operand& r
     }
 }
 
-__device__ void negate(BlockSum& sum) {
-    for (auto& tile : sum) {
-        for (float& element : tile) {
-            element = -element;
-        }
-    }
-}
-
 // A rounded, through its place in shared memory.
 struct InverseWords {
     uint32_t at[lower_blocks][4];
@@ -336,22 +341,19 @@ struct InverseWords {
     }
 };
 
-// The blocks below the diagonal, X_ij = -sum_m X_im L_ml X_lj:
-//   X_10 = -X_11 L_10 X_00, transposed; X_32 = -X_33 L_32 X_22; then T_mj = sum_l L_ml X_lj for m in 2, 3 and j in 0,
-//   1, transposed; X_2j = -X_22 T_2j; X_3j = -X_32 T_2j - X_33 T_3j.
-__device__ void make_inverse(InverseWords& words, const SharedMap& shared, const Work& work) {
+// The blocks below the diagonal, with N = -L: X_ij = sum_m X_im N_ml X_lj.
+//   X_10 = X_11 N_10 X_00, transposed; X_32 = X_33 N_32 X_22; then T_mj = sum_l N_ml X_lj for m in 2, 3 and j in 0, 1,
+//   transposed; X_2j = X_22 T_2j; X_3j = X_32 T_2j + X_33 T_3j.
+__device__ void make_inverse(InverseWords& words, const SharedMap& shared, const KeyProducts& lower, const Work& work) {
     const FragmentLane& lane = work.fragment;
-    const auto lower = [&](int i, int j) -> const Block& { return shared.lower[block_index(i, j)]; };
-    for (int i = 0; i < block_count; ++i) {
-        words.set_diagonal(i, lower(i, i), lane);
-    }
-    const Operand x00_t = Operand::rows_of(lower(0, 0), lane);
-    const Operand x11_t = Operand::rows_of(lower(1, 1), lane);
+    const auto& diagonal = shared.diagonal;
+    const auto below = [&](int i, int j) { return Operand::of(lower[block_index(i, j)]); };
+    const Operand x00_t = Operand::rows_of(diagonal[0], lane);
+    const Operand x11_t = Operand::rows_of(diagonal[1], lane);
     BlockSum u_t = {};
-    add_product(u_t, x00_t, Operand::rows_of(lower(1, 0), lane));
+    add_product(u_t, x00_t, below(1, 0));
     BlockSum x10_t = {};
-    add_product(x10_t, Operand::of(u_t), Operand::columns_of(lower(1, 1), lane));
-    negate(x10_t);
+    add_product(x10_t, Operand::of(u_t), Operand::columns_of(diagonal[1], lane));
     // As it lies, for the output: the lanes transpose their 8 x 8 matrices.
     for (int n = 0; n < 4; ++n) {
         const auto& sums = x10_t[n % 2];
@@ -359,37 +361,36 @@ __device__ void make_inverse(InverseWords& words, const SharedMap& shared, const
             transpose_8x8(pack<Element::bf16>(sums[n / 2 * 2], sums[n / 2 * 2 + 1]));
     }
 
-    const Operand x33 = Operand::columns_of(lower(3, 3), lane);
+    const Operand x33 = Operand::columns_of(diagonal[3], lane);
     BlockSum v_t = {};
-    add_product(v_t, Operand::rows_of(lower(2, 2), lane), Operand::rows_of(lower(3, 2), lane));
+    add_product(v_t, Operand::rows_of(diagonal[2], lane), below(3, 2));
     BlockSum x32 = {};
     add_product(x32, x33, Operand::of(v_t));
-    negate(x32);
     words.set(3, 2, x32);
 
     const Operand x10_left = Operand::of(x10_t);
     BlockSum t_t[2][2] = {};
     for (int m = 0; m < 2; ++m) {
-        const Operand l0 = Operand::rows_of(lower(2 + m, 0), lane);
-        const Operand l1 = Operand::rows_of(lower(2 + m, 1), lane);
-        add_product(t_t[m][0], x00_t, l0);
-        add_product(t_t[m][0], x10_left, l1);
-        add_product(t_t[m][1], x11_t, l1);
+        const Operand n1 = below(2 + m, 1);
+        add_product(t_t[m][0], x00_t, below(2 + m, 0));
+        add_product(t_t[m][0], x10_left, n1);
+        add_product(t_t[m][1], x11_t, n1);
     }
-    const Operand x22 = Operand::columns_of(lower(2, 2), lane);
+    const Operand x22 = Operand::columns_of(diagonal[2], lane);
     const Operand x32_left = Operand::of(x32);
     for (int j = 0; j < 2; ++j) {
         const Operand t2 = Operand::of(t_t[0][j]);
         const Operand t3 = Operand::of(t_t[1][j]);
         BlockSum x2 = {};
         add_product(x2, x22, t2);
-        negate(x2);
         words.set(2, j, x2);
         BlockSum x3 = {};
         add_product(x3, x32_left, t2);
         add_product(x3, x33, t3);
-        negate(x3);
         words.set(3, j, x3);
+    }
+    for (int i = 0; i < block_count; ++i) {
+        words.set_diagonal(i, diagonal[i], lane);
     }
 }
 
@@ -417,21 +418,18 @@ __device__ void store_inverse(SharedMap& shared, const InverseWords& words, cons
 }
 
 __device__ void prepare(SharedMap& shared, const Params& params, const Work& work) {
-    load_keys(shared.k, params, work);
     if (work.is_first) {
         store_query_norms(params, work);
     }
-    async_copy_wait<0>();
-    __syncwarp();
     KeyProducts products = {};
-    multiply_keys(products, shared.k, work);
+    multiply_keys(products, params, work);
     make_factors(shared, products, params, work);
     make_lower(shared, products, work);
     invert_diagonal(shared, 0, work.lane);
     invert_diagonal(shared, 2, work.lane);
     __syncwarp();
     InverseWords words;
-    make_inverse(words, shared, work);
+    make_inverse(words, shared, products, work);
     store_inverse(shared, words, params, work);
 }
 

@@ -17,6 +17,7 @@ struct Params {
     float* rq;           // [tokens, heads], 1 / norm of q; 1 without l2norm
     float* rk;           // [tokens, heads], likewise of k
     float* gate;         // [tokens, value_heads], inclusive sum of g over the chunk, log2 units
+    float* fade;         // [chunks, value_heads], of fade.cuh; null: not wanted
     void* a;             // [chunks, value_heads, 64, 64] bf16, the inverse; identity in rows past the chunk
     uint64_t q_token_stride;
     uint64_t q_head_stride;

@@ -18,6 +18,7 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::WGMMA_SCAN_V64,
     Gdn::WGMMA_STATES,
     Gdn::WGMMA_STATES_V64,
+    Gdn::WGMMA_PRE_SCAN,
     Gdn::WGMMA_ADJOINT,
     Gdn::WGMMA_ADJOINT_V64,
     Gdn::WGMMA_TAIL,

@@ -584,6 +584,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "wgmma_pre_scan",
+        ptx: include_bytes!("../programs/gdn-wgmma_pre_scan.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-wgmma_pre_scan.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "wgmma_scan",
         ptx: include_bytes!("../programs/gdn-wgmma_scan.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-wgmma_scan.cubin.zst"),

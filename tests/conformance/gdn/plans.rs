@@ -89,7 +89,6 @@ fn grids_cover_everything_once() {
                 // Its CTAs take chunks in turn.
                 Role::Tail => (division.chunks * problem.heads).min(sm_count.into()),
                 Role::PreScan => 2 * division.segments * problem.value_heads * splits,
-                Role::Compose | Role::AdjointCompose => division.sequences * problem.value_heads * splits,
                 _ => division.segments * problem.value_heads * splits,
             };
             assert_eq!(step.config.ctas(), expected, "{:?} of {problem:?}", step.role);
@@ -160,7 +159,10 @@ fn tapes_have_the_size_that_their_documentation_says() {
     assert_eq!(tape(&Gdn { training: false, ..problem }).bytes, 0);
     let cut =
         Gdn { pins: Pins { save_state: false, segment_chunks: Some(1), ..Pins::default() }, ..packed(1, 1, &[65]) };
-    assert_eq!(size(&tape(&cut))[4..], [("m", 2 * 65_536), ("start", 2 * 65_536)]);
+    let exact = Gdn { pins: Pins { forget_after: Some(0), ..cut.pins.clone() }, ..cut.clone() };
+    assert_eq!(size(&tape(&exact))[4..], [("m", 2 * 65_536), ("start", 2 * 65_536)]);
+    let forgetful = [("m", 2 * 65_536), ("carries", 2 * 4), ("fade", 2 * 4), ("start", 2 * 65_536)];
+    assert_eq!(size(&tape(&cut))[4..], forgetful);
 }
 
 /// Many short sequences with many heads do not fit the y dimension of a grid: they need not.

@@ -71,7 +71,8 @@ impl Role {
             Role::Copy(_) => Stage::Copy,
             Role::Tables => Stage::Tables,
             Role::Prepare => Stage::Prepare,
-            Role::PreScan | Role::States => Stage::States,
+            Role::PreScan => Stage::PreScan,
+            Role::States => Stage::States,
             Role::Compose | Role::AdjointCompose => Stage::Compose,
             Role::Scan => Stage::Scan,
             Role::AdjointPreScan | Role::Adjoint => Stage::Adjoint,
@@ -208,6 +209,7 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
             heads: problem.heads,
             value_heads: problem.value_heads,
             states: problem.pins.save_state,
+            forget_after: if division.cut && planner.forgets() { problem.pins.forget_after() } else { 0 },
             engine: planner.choice.engine,
         },
         copies: copies.collect(),
@@ -217,9 +219,6 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
         division,
     })
 }
-
-/// Engine of the pre-scans, whatever that of the scans.
-const PRESCAN_ENGINE: Engine = Engine::Registers;
 
 /// A problem on an architecture, with the engine chosen.
 struct Planner<'p> {
@@ -263,21 +262,28 @@ impl Planner<'_> {
         chosen.copied().ok_or_else(|| no_program(self.architecture, format!("{role:?} of engine {engine:?}")))
     }
 
-    /// Pre-scans give what no other launch repeats, and one engine has them.
+    /// One engine has the adjoint's pre-scan, which gives what no other launch repeats.
     fn engine(&self, role: Role) -> Engine {
         match role {
-            Role::PreScan | Role::AdjointPreScan => PRESCAN_ENGINE,
+            Role::AdjointPreScan => Engine::Registers,
             _ => self.choice.engine,
         }
     }
 
-    /// On warpgroup products one program leaves a tape, with or without outputs, and another none.
+    /// On warpgroup products one program leaves a tape, with or without outputs, and another none. On registers states and
+    /// maps are of one program.
     fn stage(&self, role: Role) -> Stage {
         let states = self.problem.training && self.problem.pins.save_state;
-        match role {
-            Role::Scan if states && self.choice.engine == Engine::Wgmma => Stage::States,
+        match (role, self.choice.engine) {
+            (Role::Scan, Engine::Wgmma) if states => Stage::States,
+            (Role::PreScan, Engine::Registers) => Stage::States,
             _ => role.stage(),
         }
+    }
+
+    /// Whether pre-scans may forget: their engine can, and keys have a norm of at most 1.
+    fn forgets(&self) -> bool {
+        self.choice.costs.remembered > 0 && self.problem.l2norm && self.problem.pins.forget_after() > 0
     }
 
     /// Programs of a stage, fewest value column splits first.
@@ -325,8 +331,9 @@ impl Planner<'_> {
             let steps = self.choice.costs.scan_steps;
             let known = steps.iter().find(|(columns, _)| *columns == scan.value_columns).or(steps.first());
             let splits = u64::from(scan.value_splits());
-            // Half of the CTAs of a pre-scan scan the values, half the identity.
-            let prescan_splits = 2 * u64::from(self.program(Role::PreScan, 2 * before * value_heads)?.value_splits());
+            // Half of the CTAs of a pre-scan scan the values, half the identity, which may have nothing to do.
+            let prescan_splits = self.program(Role::PreScan, 2 * before * value_heads)?.value_splits();
+            let prescan_splits = u64::from(prescan_splits) * if self.forgets() { 1 } else { 2 };
             Ok(Load {
                 step: known.map_or(0, |(_, nanoseconds)| *nanoseconds),
                 rounds: (segments * value_heads * splits).div_ceil(self.sm_count),
@@ -336,15 +343,14 @@ impl Planner<'_> {
         // Both programs exist or neither choice can be costed.
         load(1, 0)?;
         let known = |segments, before| load(segments, before).unwrap_or(Load { step: 0, rounds: 0, prescan_rounds: 0 });
-        Ok(segment_chunks(chunks, &self.choice.costs, known))
+        Ok(segment_chunks(chunks, &self.choice.costs, self.forgets(), known))
     }
 
     fn steps(&self, pass: Pass, division: &Division) -> Result<Vec<Step>> {
         let problem = self.problem;
-        let Division { chunks, segments, sequences, cut, .. } = *division;
+        let Division { chunks, segments, cut, .. } = *division;
         let tokens = problem.total_tokens();
         let scans = segments * problem.value_heads;
-        let composed = sequences * problem.value_heads;
         let states = if pass == Pass::Forward { problem.final_state } else { problem.initial_state };
         if tokens == 0 && !states {
             return Ok(Vec::new());
@@ -369,7 +375,7 @@ impl Planner<'_> {
                 push(Role::Prepare, chunks * problem.value_heads, 1)?;
                 if cut {
                     push(Role::PreScan, scans, 2)?;
-                    push(Role::Compose, composed, 1)?;
+                    push(Role::Compose, scans, 1)?;
                 }
                 push(Role::Scan, scans, 1)?;
             }
@@ -379,7 +385,7 @@ impl Planner<'_> {
                 }
                 if cut {
                     push(Role::AdjointPreScan, scans, 1)?;
-                    push(Role::AdjointCompose, composed, 1)?;
+                    push(Role::AdjointCompose, scans, 1)?;
                 }
                 push(Role::Adjoint, scans, 1)?;
                 // A CTA takes items in turn, and one fits an SM.
@@ -397,7 +403,7 @@ impl Planner<'_> {
             self.push_states(&mut layout, division)?;
         }
         if division.cut {
-            layout.push("m", DType::F32, &self.segment_states(division))?;
+            self.push_maps(&mut layout, division)?;
             if !self.problem.pins.save_state {
                 layout.push("start", DType::F32, &self.segment_states(division))?;
             }
@@ -417,7 +423,7 @@ impl Planner<'_> {
                 if division.cut {
                     layout.push("segment_state", DType::F32, &segment_states)?;
                     if !problem.training {
-                        layout.push("m", DType::F32, &segment_states)?;
+                        self.push_maps(&mut layout, division)?;
                     }
                     if !problem.training || problem.pins.save_state {
                         layout.push("start", DType::F32, &segment_states)?;
@@ -462,6 +468,16 @@ impl Planner<'_> {
         let (problem, tokens) = (self.problem, self.problem.total_tokens());
         layout.push("v_new", DType::Bf16, &[tokens, problem.value_heads, 128])?;
         layout.push("h", DType::Bf16, &[division.chunks, problem.value_heads, 128, 128])
+    }
+
+    fn push_maps(&self, layout: &mut WorkspaceLayout, division: &Division) -> Result<()> {
+        let value_heads = self.problem.value_heads;
+        layout.push("m", DType::F32, &self.segment_states(division))?;
+        if self.forgets() {
+            layout.push("carries", DType::U32, &[division.segments, value_heads])?;
+            layout.push("fade", DType::F32, &[division.chunks, value_heads])?;
+        }
+        Ok(())
     }
 
     fn segment_states(&self, division: &Division) -> [u64; 4] {

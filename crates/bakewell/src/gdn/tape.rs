@@ -8,6 +8,8 @@
 //! | `v_new` | bf16 | `[tokens, HV, 128]` | with saved states |
 //! | `h` | bf16 | `[chunks, HV, 128 (value), 128 (key)]` | with saved states; state before the chunk |
 //! | `m` | f32 | `[segments, HV, 128, 128]` | where a sequence is cut; what a segment does to its start state |
+//! | `carries` | u32 | `[segments, HV]` | where pre-scans may forget; 0 where the segment forgets its start state and `m` is not there |
+//! | `fade` | f32 | `[chunks, HV]` | likewise; exponent of two that bounds what the chunk leaves of a state |
 //! | `start` | f32 | `[segments, HV, 128 (value), 128 (key)]` | where a sequence is cut and states are not saved |
 
 use std::fmt;
@@ -47,6 +49,8 @@ pub struct Content {
     pub value_heads: u64,
     /// Whether states are saved.
     pub states: bool,
+    /// Nats of decay that count as forgotten; 0 where nothing does.
+    pub forget_after: u32,
     /// How products were computed.
     pub engine: Engine,
 }

@@ -26,7 +26,7 @@ enum Value {
 pub(super) struct Values(BTreeMap<&'static str, Value>);
 
 /// Every region of tape and workspace that a stage may point to.
-const REGIONS: [&str; 9] = ["rq", "rk", "gate", "a", "v_new", "h", "m", "start", "dh"];
+const REGIONS: [&str; 11] = ["rq", "rk", "gate", "a", "v_new", "h", "m", "carries", "fade", "start", "dh"];
 
 impl Values {
     /// What is the same for every stage of a call: sizes, options, tables, tape and workspace.
@@ -60,6 +60,7 @@ impl Values {
         values.number("beta_bf16", u32::from(problem.beta == DType::Bf16));
         values.number("l2norm", u32::from(problem.l2norm));
         values.0.insert("scale", Value::F32(problem.output_scale()));
+        values.0.insert("forget", Value::F32(-(problem.pins.forget_after() as f32) * std::f32::consts::LOG2_E));
         Ok(values)
     }
 

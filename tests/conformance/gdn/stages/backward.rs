@@ -8,7 +8,7 @@ use half::bf16;
 
 use super::forward::emulated;
 use super::gradients::{Backward, Upstream, segment_gradient};
-use super::inputs::{Case, DIM, Gates, Inputs};
+use super::inputs::{CHUNK, Case, DIM, Gates, Inputs};
 use super::model::Forward;
 use super::staged::{Staged, to_f32, values};
 use super::staged_backward::{Gradients, Returned};
@@ -213,7 +213,7 @@ fn adjoint_pre_scans_give_the_gradient_of_segments() {
     let staged = Staged::new(&device, inputs).unwrap();
     let returned = known.returned(&staged);
     for schedule in staged.schedules(Stage::Adjoint) {
-        let g = values::<f32>(&returned.adjoint_pre_scan(schedule).unwrap());
+        let g = values::<f32>(&returned.adjoint_pre_scan(schedule, None).unwrap());
         for (segment, got) in inputs.segments().0.iter().zip(g.chunks_exact(DIM * DIM)) {
             let what = format!("{} G of {segment:?}", schedule.name);
             if segment.sequence < 0 || segment.index == 0 {
@@ -222,6 +222,28 @@ fn adjoint_pre_scans_give_the_gradient_of_segments() {
                 check(&what, got, &segment_gradient(inputs, forward, upstream, segment, 0), 0.006, LARGEST);
             }
         }
+    }
+}
+
+/// Chunks that forget what is before them are not read: rows of NaN there do not matter.
+#[test]
+fn adjoint_pre_scans_pass_over_what_is_forgotten() {
+    let case = Case { lengths: &[400], l2norm: true, segment_chunks: Some(4), ..Case::default() };
+    let mut known = Known::new(&case, false);
+    let segment = known.inputs.segments().0[1];
+    let last = segment.first_chunk as usize + segment.chunks as usize - 1;
+    let fades: f64 = known.forward.fade[segment.first_chunk as usize..last].iter().sum();
+    let wanted = segment_gradient(&known.inputs, &known.forward, &known.upstream, &segment, 0);
+    known.upstream.grad_o[last * CHUNK * DIM] = f64::NAN;
+    let device = emulated(Arch::Sm90, 1, CompletionPolicy::Random);
+    let staged = Staged::new(&device, &known.inputs).unwrap();
+    let returned = known.returned(&staged);
+    for schedule in staged.schedules(Stage::Adjoint) {
+        // What three chunks leave is forgotten, what two leave is not.
+        let g = values::<f32>(&returned.adjoint_pre_scan(schedule, Some(0.9 * fades as f32)).unwrap());
+        check(schedule.name, &g[DIM * DIM..2 * DIM * DIM], &wanted, 0.006, LARGEST);
+        let g = values::<f32>(&returned.adjoint_pre_scan(schedule, Some(1.1 * fades as f32)).unwrap());
+        assert!(g[DIM * DIM..2 * DIM * DIM].iter().any(|value| value.is_nan()), "{}", schedule.name);
     }
 }
 

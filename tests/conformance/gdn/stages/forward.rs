@@ -1,7 +1,7 @@
 //! Stages of a forward.
 
 use bakewell::emulator::CompletionPolicy;
-use bakewell::schedule::gdn::{Gdn, Segment, Stage};
+use bakewell::schedule::gdn::{Engine, Gdn, Segment, Stage};
 use bakewell::{Arch, Device};
 use bakewell_conformance::random::Random;
 use bakewell_reference::gdn::{Gdn as Problem, recurrence};
@@ -11,7 +11,7 @@ use half::bf16;
 use super::check;
 use super::inputs::{CHUNK, Case, DIM, Gates, Inputs};
 use super::model::{Forward, SegmentMap, transposed};
-use super::staged::{Staged, to_f32, values};
+use super::staged::{Maps, Staged, to_f32, values};
 
 /// A device with every check on.
 pub(super) fn emulated(arch: Arch, seed: u64, policy: CompletionPolicy) -> Device {
@@ -100,6 +100,10 @@ fn prepare(device: &Device, case: &Case) {
         let (a, padding) = a.split_at(model.a.len());
         // Rounded to bf16, 2^-9; products of split operands stay below 1.8e-4 of the largest.
         check(&what("a"), a, &model.a, 3e-3, 4e-3);
+        let fade = values::<f32>(&staged.fade);
+        let (fade, unwritten) = fade.split_at(model.fade.len());
+        check(&what("fade"), fade, &model.fade, 6e-7, 6e-7);
+        assert!(unwritten.iter().all(|value| value.is_nan()), "{}", what("padding"));
         for (a, matrix) in a.chunks_exact(CHUNK * CHUNK).zip(model.a.chunks_exact(CHUNK * CHUNK)) {
             let exact = |i: usize| i / CHUNK <= i % CHUNK;
             assert!((0..CHUNK * CHUNK).filter(|&i| exact(i)).all(|i| a[i] == matrix[i]), "{}", what("triangle"));
@@ -218,10 +222,11 @@ fn pre_scans_give_the_maps_of_segments() {
     let device = emulated(Arch::Sm90, 4, CompletionPolicy::Random);
     let staged = Staged::new(&device, &inputs).unwrap();
     staged.prepare_from(&model).unwrap();
-    for schedule in staged.schedules(Stage::States) {
+    let programs = staged.schedules(Stage::States).chain(staged.schedules_on(Engine::Wgmma, Stage::PreScan));
+    for schedule in programs {
         for (m_of_first, m_of_last) in [(false, false), (true, true)] {
-            let (h, m) = staged.pre_scan(schedule, m_of_first, m_of_last).unwrap();
-            let (h, m) = (values::<f32>(&h), values::<f32>(&m));
+            let maps = staged.pre_scan(schedule, m_of_first, m_of_last, None).unwrap();
+            let (h, m) = (values::<f32>(&maps.h), values::<f32>(&maps.m));
             for (index, segment) in segments.iter().enumerate() {
                 let what = |map: &str| format!("{} {map} of segment {index}", schedule.name);
                 let range = index * DIM * DIM..(index + 1) * DIM * DIM;
@@ -258,14 +263,21 @@ fn compose_gives_the_states_between_segments() {
     let added = round(random.normal(segments.len() * states), 1.0);
     // Rows of about unit length.
     let maps = round(random.normal(segments.len() * states), (DIM as f64).sqrt().recip());
-    for (arch, adjoint, from_zero) in
-        [(Arch::Sm90, false, false), (Arch::Sm90, true, false), (Arch::Sm90, false, true), (Arch::Sm110, true, true)]
-    {
+    for (arch, adjoint, from_zero, forgets) in [
+        (Arch::Sm90, false, false, false),
+        (Arch::Sm90, true, false, false),
+        (Arch::Sm90, false, true, false),
+        (Arch::Sm110, true, true, false),
+        (Arch::Sm90, false, false, true),
+        (Arch::Sm90, true, true, true),
+    ] {
         let device = emulated(arch, 5, CompletionPolicy::Random);
         let staged = Staged::new(&device, &inputs).unwrap();
         let schedule = staged.schedules(Stage::Compose).next().unwrap();
         let mut want = vec![f64::NAN; segments.len() * states];
         let mut known = maps.clone();
+        // Every other map is zero, and not there.
+        let zero = |index: usize, head: usize| forgets && (index + head) % 2 == 1;
         for (index, sequence) in sequences.iter().enumerate() {
             let order = sequence.first_segment as usize..(sequence.first_segment + sequence.segments) as usize;
             let order: Vec<usize> = if adjoint { order.rev().collect() } else { order.collect() };
@@ -276,6 +288,10 @@ fn compose_gives_the_states_between_segments() {
                 let boundary = &inputs.h0.as_ref().unwrap()[at(index)];
                 let mut state = if from_zero { vec![0.0; matrix] } else { transposed(boundary) };
                 for pair in order.windows(2) {
+                    if zero(pair[0], head) {
+                        state.fill(0.0);
+                        known[at(pair[0])].fill(f64::NAN);
+                    }
                     let m = if adjoint { transposed(&maps[at(pair[0])]) } else { maps[at(pair[0])].to_vec() };
                     state = SegmentMap { h: added[at(pair[0])].to_vec(), m }.apply(&state);
                     want[at(pair[1])].copy_from_slice(&state);
@@ -286,11 +302,18 @@ fn compose_gives_the_states_between_segments() {
                 }
             }
         }
-        let (added, known) = (device.upload(&to_f32(&added)).unwrap(), device.upload(&to_f32(&known)).unwrap());
+        let units = (0..segments.len()).flat_map(|index| (0..case.value_heads).map(move |head| (index, head)));
+        let carries: Vec<u8> = units.flat_map(|(index, head)| u32::from(!zero(index, head)).to_le_bytes()).collect();
+        let maps = Maps {
+            h: device.upload(&to_f32(&added)).unwrap(),
+            m: device.upload(&to_f32(&known)).unwrap(),
+            carries: forgets.then(|| device.upload(&carries).unwrap()),
+        };
         let boundary = staged.h0.as_ref().filter(|_| !from_zero);
-        let start = staged.compose(schedule, boundary, (&added, &known), adjoint).unwrap();
+        let start = staged.compose(schedule, boundary, &maps, adjoint).unwrap();
         // Three products of 8 bits keep 2^-16 of each factor.
-        check(&format!("{device} adjoint {adjoint} from zero {from_zero}"), &values::<f32>(&start), &want, 2e-5, 3e-5);
+        let what = format!("{device} adjoint {adjoint} from zero {from_zero} forgets {forgets}");
+        check(&what, &values::<f32>(&start), &want, 2e-5, 3e-5);
     }
 }
 
@@ -314,8 +337,8 @@ fn segments_give_the_sequence() {
         let staged = Staged::new(&device, &inputs).unwrap();
         let program = |stage| staged.schedules(stage).next().unwrap();
         staged.prepare(program(Stage::Prepare)).unwrap();
-        let (h, m) = staged.pre_scan(program(Stage::States), h0, false).unwrap();
-        let start = staged.compose(program(Stage::Compose), staged.h0.as_ref(), (&h, &m), false).unwrap();
+        let maps = staged.pre_scan(program(Stage::States), h0, false, None).unwrap();
+        let start = staged.compose(program(Stage::Compose), staged.h0.as_ref(), &maps, false).unwrap();
         let scanned = staged.scan(program(Stage::Scan), Some(&start)).unwrap();
         check(&format!("o of {case:?}"), &values::<bf16>(&scanned.o), &model.o, 0.010, 0.03);
         check(&format!("ht of {case:?}"), &values::<f32>(&scanned.ht), &model.ht, 0.006, 0.03);

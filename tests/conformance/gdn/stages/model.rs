@@ -20,6 +20,8 @@ pub(super) struct Forward {
     pub(super) rk: Vec<f64>,
     /// `[rows, value_heads]`, log2 units.
     pub(super) gate: Vec<f64>,
+    /// `[chunks, value_heads]`: exponent of two that bounds what the chunk leaves of a state; infinity without a bound.
+    pub(super) fade: Vec<f64>,
     /// `[chunks, value_heads, 64, 64]`.
     pub(super) a: Vec<f64>,
     /// `[rows, value_heads, 128]`.
@@ -140,6 +142,7 @@ impl Forward {
         let chunks = &chunks[..chunks.len() - 1];
         let mut forward = Forward {
             gate: vec![f64::NAN; inputs.rows * value_heads],
+            fade: vec![f64::INFINITY; chunks.len() * value_heads],
             a: Vec::new(),
             v_new: vec![f64::NAN; inputs.rows * value_heads * DIM],
             o: vec![f64::NAN; inputs.rows * value_heads * DIM],
@@ -166,6 +169,9 @@ impl Forward {
                         forward.o[at * DIM..][..DIM].copy_from_slice(&rows.output(&state, &v_new, t));
                     }
                     forward.a[matrix * CHUNK * CHUNK..][..CHUNK * CHUNK].copy_from_slice(&a);
+                    if case.l2norm && (0..rows.tokens).all(|t| (0.0..=2.0).contains(&rows.beta(t))) {
+                        forward.fade[matrix] = rows.c[rows.tokens - 1] * std::f64::consts::LOG2_E;
+                    }
                     rows.update(&mut state, &v_new);
                 }
                 forward.ht.extend(transposed(&state));

@@ -30,6 +30,13 @@ pub(super) struct Scanned {
     pub(super) ht: Buffer,
 }
 
+/// What a pre-scan gives: `S' = M S + H` of every segment; `carries` where it may forget.
+pub(super) struct Maps {
+    pub(super) h: Buffer,
+    pub(super) m: Buffer,
+    pub(super) carries: Option<Buffer>,
+}
+
 /// A case on a device. Outputs hold NaN until a stage writes them.
 pub(super) struct Staged<'a> {
     pub(super) device: &'a Device,
@@ -46,6 +53,7 @@ pub(super) struct Staged<'a> {
     pub(super) rq: Buffer,
     pub(super) rk: Buffer,
     pub(super) gate: Buffer,
+    pub(super) fade: Buffer,
     pub(super) a: Buffer,
     _rows: Vec<Buffer>,
 }
@@ -74,6 +82,7 @@ impl<'a> Staged<'a> {
             rq: poisoned(device, norms)?,
             rk: poisoned(device, norms)?,
             gate: poisoned(device, (inputs.rows * case.value_heads * 4) as u64)?,
+            fade: poisoned(device, (chunks.len() * case.value_heads * 4) as u64)?,
             a: poisoned(device, (chunks.len() * case.value_heads * CHUNK * CHUNK * 2) as u64)?,
             _rows: rows,
         })
@@ -119,6 +128,7 @@ impl<'a> Staged<'a> {
             .pointer("rq", self.rq.address())?
             .pointer("rk", self.rk.address())?
             .pointer("gate", self.gate.address())?
+            .pointer("fade", self.fade.address())?
             .pointer("a", self.a.address())?
             .u64("q_token_stride", self.q.token_stride)?
             .u64("q_head_stride", self.q.head_stride)?
@@ -138,6 +148,7 @@ impl<'a> Staged<'a> {
         self.rq.write(0, &to_f32(&model.rq))?;
         self.rk.write(0, &to_f32(&model.rk))?;
         self.gate.write(0, &to_f32(&model.gate))?;
+        self.fade.write(0, &to_f32(&model.fade))?;
         self.a.write(0, &to_bf16(&model.a))
     }
 
@@ -171,6 +182,7 @@ impl<'a> Staged<'a> {
             .u32("m_of_first", 0)?
             .u32("m_of_last", 0)?;
         if schedule.engine == Engine::Wgmma {
+            block.pointer("fade", 0)?.pointer("carries", 0)?.f32("forget", 0.0)?;
             let rows = |buffer| self.rows_of_values(buffer);
             let of_values = [("v", self.v), ("o", rows(&scanned.o)), ("v_new", rows(&scanned.v_new))];
             self.write_maps(&mut block, &of_values, &[("h", &scanned.h)])?;
@@ -239,12 +251,20 @@ impl<'a> Staged<'a> {
         Ok(o)
     }
 
-    /// The maps of every segment: `(H, M)`.
-    pub(super) fn pre_scan(&self, schedule: &Gdn, m_of_first: bool, m_of_last: bool) -> Result<(Buffer, Buffer)> {
+    /// The maps of every segment; `forget`: exponent of two, on warpgroup products only.
+    pub(super) fn pre_scan(
+        &self,
+        schedule: &Gdn,
+        m_of_first: bool,
+        m_of_last: bool,
+        forget: Option<f32>,
+    ) -> Result<Maps> {
         let case = &self.inputs.case;
         let (segments, _) = self.inputs.segments();
-        let bytes = (segments.len() * case.value_heads * DIM * DIM * 4) as u64;
+        let units = (segments.len() * case.value_heads * 4) as u64;
+        let bytes = units * (DIM * DIM) as u64;
         let (h, m) = (poisoned(self.device, bytes)?, poisoned(self.device, bytes)?);
+        let carries = forget.map(|_| poisoned(self.device, units)).transpose()?;
         let mut block = self.scan_block(schedule)?;
         for name in ["h0", "start", "o", "v_new", "h", "ht"] {
             block.pointer(name, 0)?;
@@ -254,9 +274,18 @@ impl<'a> Staged<'a> {
             .pointer("m", m.address())?
             .u32("m_of_first", u32::from(m_of_first))?
             .u32("m_of_last", u32::from(m_of_last))?;
+        if schedule.engine == Engine::Wgmma {
+            block
+                .pointer("fade", forget.map_or(0, |_| self.fade.address()))?
+                .pointer("carries", carries.as_ref().map_or(0, Buffer::address))?
+                .f32("forget", forget.unwrap_or(0.0))?;
+            // No copy uses the maps of what a pre-scan has not.
+            self.write_maps(&mut block, &[("v", self.v), ("o", self.v), ("v_new", self.v)], &[("h", &self.a)])?;
+            self.write_inverse_map(&mut block)?;
+        }
         let ctas = segments.len() * case.value_heads * 2 * schedule.value_splits() as usize;
         self.launch(schedule, ctas, &block)?;
-        Ok((h, m))
+        Ok(Maps { h, m, carries })
     }
 
     /// The states at boundaries of segments, from maps; V-major.
@@ -264,22 +293,24 @@ impl<'a> Staged<'a> {
         &self,
         schedule: &Gdn,
         boundary: Option<&Buffer>,
-        maps: (&Buffer, &Buffer),
+        maps: &Maps,
         adjoint: bool,
     ) -> Result<Buffer> {
         let case = &self.inputs.case;
-        let start = poisoned(self.device, maps.0.bytes())?;
+        let start = poisoned(self.device, maps.h.bytes())?;
         let mut block = ParamBlock::new(schedule.params());
         block
+            .pointer("segments", self.segments.address())?
             .pointer("sequences", self.sequences.address())?
             .pointer("boundary", boundary.map_or(0, Buffer::address))?
-            .pointer("segment_state", maps.0.address())?
-            .pointer("m", maps.1.address())?
+            .pointer("segment_state", maps.h.address())?
+            .pointer("m", maps.m.address())?
+            .pointer("carries", maps.carries.as_ref().map_or(0, Buffer::address))?
             .pointer("start", start.address())?
             .u32("value_heads", case.value_heads as u32)?
             .u32("adjoint", u32::from(adjoint))?;
-        let ctas = case.lengths.len() * case.value_heads * schedule.value_splits() as usize;
-        self.launch(schedule, ctas, &block)?;
+        let segments = self.inputs.segments().0.len();
+        self.launch(schedule, segments * case.value_heads * schedule.value_splits() as usize, &block)?;
         Ok(start)
     }
 

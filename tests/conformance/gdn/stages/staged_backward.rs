@@ -86,8 +86,8 @@ impl<'a> Returned<'a> {
         Ok(scanned)
     }
 
-    /// The gradients of segments from zero.
-    pub(super) fn adjoint_pre_scan(&self, schedule: &Gdn) -> Result<Buffer> {
+    /// The gradients of segments from zero; `forget`: exponent of two.
+    pub(super) fn adjoint_pre_scan(&self, schedule: &Gdn, forget: Option<f32>) -> Result<Buffer> {
         let case = &self.staged.inputs.case;
         let segments = self.staged.inputs.segments().0.len();
         let g = poisoned(self.staged.device, (segments * case.value_heads * DIM * DIM * 4) as u64)?;
@@ -97,6 +97,9 @@ impl<'a> Returned<'a> {
             block.pointer(name, 0)?;
         }
         block.pointer("segment_state", g.address())?;
+        if let Some(forget) = forget {
+            block.pointer("fade", self.staged.fade.address())?.f32("forget", forget)?;
+        }
         self.staged.launch(schedule, segments * case.value_heads * schedule.value_splits() as usize, &block)?;
         Ok(g)
     }
@@ -168,7 +171,9 @@ impl<'a> Returned<'a> {
             .pointer("a", self.staged.a.address())?
             .pointer("chunks", self.staged.chunks.address())?
             .pointer("segments", self.staged.segments.address())?
-            .pointer("sequences", self.staged.sequences.address())?;
+            .pointer("sequences", self.staged.sequences.address())?
+            .pointer("fade", 0)?
+            .f32("forget", 0.0)?;
         Ok(())
     }
 

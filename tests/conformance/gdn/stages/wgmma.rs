@@ -7,8 +7,8 @@ use half::bf16;
 
 use super::check;
 use super::forward::{cases, emulated, starts};
-use super::inputs::{Case, Inputs};
-use super::model::Forward;
+use super::inputs::{CHUNK, Case, DIM, Inputs};
+use super::model::{Forward, SegmentMap};
 use super::staged::{Staged, to_f32, values};
 
 fn untouched(buffer: &Buffer) -> bool {
@@ -66,6 +66,39 @@ fn scans_go_round_their_rings() {
     let case = Case { lengths: &[390], l2norm: true, h0: true, packed: true, ..Case::default() };
     scan(&emulated(Arch::Sm90, 1, CompletionPolicy::Eager), &case);
     scan(&emulated(Arch::Sm90, 2, CompletionPolicy::Lazy), &case);
+}
+
+/// Chunks before those that are remembered are not read: a matrix of NaN there does not matter. M is not there, and said so.
+#[test]
+fn pre_scans_pass_over_what_is_forgotten() {
+    let case = Case { lengths: &[400], l2norm: true, segment_chunks: Some(4), value_heads: 2, ..Case::default() };
+    let inputs = Inputs::new(&case);
+    let mut model = Forward::of(&inputs);
+    let (segment, heads) = (inputs.segments().0[0], case.value_heads);
+    assert_eq!((segment.first_chunk, segment.chunks), (0, 3));
+    let fades: f64 = [1, 2].iter().map(|chunk| model.fade[chunk * heads]).sum();
+    let wanted = SegmentMap::of(&inputs, &model, &segment, 0);
+    // Of the first chunk and head; the other head has no bound there and remembers everything.
+    model.a[..CHUNK * CHUNK].fill(f64::NAN);
+    model.fade[1..].iter_mut().step_by(heads).for_each(|fade| *fade = f64::INFINITY);
+    let device = emulated(Arch::Sm90, 2, CompletionPolicy::Random);
+    let staged = Staged::new(&device, &inputs).unwrap();
+    staged.prepare_from(&model).unwrap();
+    for schedule in staged.schedules_on(Engine::Wgmma, Stage::PreScan) {
+        let maps = staged.pre_scan(schedule, true, true, Some(0.9 * fades as f32)).unwrap();
+        let (h, m) = (values::<f32>(&maps.h), values::<f32>(&maps.m));
+        check("H", &h[..DIM * DIM], &wanted.h, 0.006, 0.03);
+        assert!(m[..DIM * DIM].iter().all(|value| value.is_nan()), "M is written");
+        let other = SegmentMap::of(&inputs, &model, &segment, 1);
+        check("H of the other head", &h[DIM * DIM..2 * DIM * DIM], &other.h, 0.006, 0.03);
+        check("M of the other head", &m[DIM * DIM..2 * DIM * DIM], &other.m, 0.006, 0.03);
+        let carries = maps.carries.unwrap().read().unwrap();
+        assert_eq!(carries[..8], [0, 0, 0, 0, 1, 0, 0, 0]);
+
+        let all = staged.pre_scan(schedule, true, true, Some(10.0 * fades as f32)).unwrap();
+        assert!(values::<f32>(&all.h)[..DIM * DIM].iter().any(|value| value.is_nan()));
+        assert_eq!(all.carries.unwrap().read().unwrap()[..4], [1, 0, 0, 0]);
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //!
 //! A segment that is the last of its sequence starts from `dht` (null: zeros), any other from `start`, which is read only
 //! where a sequence has several segments. The first one writes `dh0`. In the pre-scan the first segment of a sequence has
-//! no G: nothing is before it. A G contains nothing of `dht`; the map of a segment carries that across.
+//! no G: nothing is before it. A G contains nothing of `dht`; the map of a segment carries that across. Chunks that
+//! forget what is before them, by `fade` and `forget`, are not scanned.
 
 use super::{CHUNK_TOKENS, Gdn, HEAD_DIM, f32, pointer, u32, u64};
 use crate::params::ParamLayout;
@@ -46,6 +47,8 @@ pub const PARAMS: ParamLayout = ParamLayout {
         u32("value_heads"),
         u32("beta_bf16"),
         f32("scale"),
+        pointer("fade"),
+        f32("forget"),
     ],
 };
 

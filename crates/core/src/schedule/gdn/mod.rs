@@ -127,8 +127,10 @@ pub enum Stage {
     Prepare,
     /// Forward scan with output.
     Scan,
-    /// Forward scan without output: states for a backward, or a segment's map for [`Stage::Compose`].
+    /// Forward scan without output: states for a backward; on registers also what [`Stage::PreScan`] gives.
     States,
+    /// A segment's map for [`Stage::Compose`].
+    PreScan,
     /// Start states of segments.
     Compose,
     /// Backward scan.
@@ -176,7 +178,7 @@ impl Gdn {
         engine: Engine::Registers,
         threads: 32,
         value_columns: HEAD_DIM,
-        min_ctas_per_sm: 12,
+        min_ctas_per_sm: 15,
     };
 
     /// Tables from device offsets, by one CTA.
@@ -265,7 +267,7 @@ impl Gdn {
         }
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
-            Stage::Scan | Stage::States => scan::shared_bytes(self),
+            Stage::Scan | Stage::States | Stage::PreScan => scan::shared_bytes(self),
             Stage::Adjoint => adjoint::shared_bytes(self),
             Stage::Tail => tail::SHARED_BYTES,
             Stage::Tables => tables::SHARED_BYTES,
@@ -290,7 +292,7 @@ impl Schedule for Gdn {
         }
         match self.stage {
             Stage::Prepare => ("gdn/prepare.cu", "gdn_prepare"),
-            Stage::Scan | Stage::States => ("gdn/scan.cu", "gdn_scan"),
+            Stage::Scan | Stage::States | Stage::PreScan => ("gdn/scan.cu", "gdn_scan"),
             Stage::Compose => ("gdn/compose.cu", "gdn_compose"),
             Stage::Adjoint => ("gdn/adjoint.cu", "gdn_adjoint"),
             Stage::Tail => ("gdn/tail.cu", "gdn_tail"),
@@ -337,7 +339,7 @@ impl Schedule for Gdn {
         }
         match self.stage {
             Stage::Prepare => prepare::PARAMS,
-            Stage::Scan | Stage::States => scan::PARAMS,
+            Stage::Scan | Stage::States | Stage::PreScan => scan::PARAMS,
             Stage::Compose => compose::PARAMS,
             Stage::Adjoint => adjoint::PARAMS,
             Stage::Tail => tail::PARAMS,
@@ -349,7 +351,7 @@ impl Schedule for Gdn {
     fn required_opcodes(&self) -> &'static [&'static str] {
         match (self.engine, self.stage) {
             (_, Stage::Tables | Stage::Copy) => &[],
-            (Engine::Registers, Stage::Compose) => &["HMMA"],
+            (Engine::Registers, Stage::Prepare | Stage::Compose) => &["HMMA"],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
             (Engine::Wgmma, _) => &["HGMMA", "UTMALDG", "SYNCS"],
         }
@@ -387,23 +389,39 @@ pub struct Choice {
 pub struct Costs {
     /// A chunk in a CTA of the forward scan: value columns of the CTA, time.
     pub scan_steps: &'static [(u32, u32)],
+    /// Begin and end of a CTA of the forward scan.
+    pub scan_start: u32,
     /// A chunk in a CTA of the pre-scan.
     pub prescan_step: u32,
-    /// One more start state to compose.
+    /// Begin and end of a CTA of the pre-scan.
+    pub prescan_start: u32,
+    /// Chunks that a pre-scan is expected to find remembered, where it may forget; 0: this engine's forgets nothing.
+    pub remembered: u32,
+    /// One more start state to compose, where nothing is forgotten.
     pub boundary: u32,
     /// What the additional launches cost.
     pub launches: u32,
 }
 
 impl Costs {
-    /// Hopper's warpgroup products, pre-scans on registers.
-    pub const WGMMA: Costs =
-        Costs { scan_steps: &[(128, 2700), (64, 1650)], prescan_step: 2600, boundary: 3000, launches: 10_000 };
+    /// Hopper's warpgroup products, as an H200 has shown.
+    pub const WGMMA: Costs = Costs {
+        scan_steps: &[(128, 2550), (64, 1650)],
+        scan_start: 5000,
+        prescan_step: 1300,
+        prescan_start: 5000,
+        remembered: 6,
+        boundary: 3000,
+        launches: 10_000,
+    };
 
     /// The engine of registers. Estimates until a device has said otherwise.
     pub const REGISTERS: Costs = Costs {
         scan_steps: &[(128, 4000), (64, 2000), (32, 1500)],
+        scan_start: 0,
         prescan_step: 2000,
+        prescan_start: 0,
+        remembered: 0,
         boundary: 3000,
         launches: 10_000,
     };

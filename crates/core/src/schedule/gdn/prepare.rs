@@ -3,7 +3,7 @@
 //! Grid: `chunk_count * value_heads` CTAs in x, the value heads of a chunk neighbours. A CTA is one warp. CTAs of padding
 //! chunks return at once.
 
-use super::{CHUNK_TOKENS, HEAD_DIM, pointer, u32, u64};
+use super::{CHUNK_TOKENS, pointer, u32, u64};
 use crate::params::ParamLayout;
 
 /// Fields of the parameter block. Shapes: see `kernels/gdn/prepare_params.cuh`.
@@ -17,6 +17,7 @@ pub const PARAMS: ParamLayout = ParamLayout {
         pointer("rq"),
         pointer("rk"),
         pointer("gate"),
+        pointer("fade"),
         pointer("a"),
         u64("q_token_stride"),
         u64("q_head_stride"),
@@ -31,6 +32,6 @@ pub const PARAMS: ParamLayout = ParamLayout {
     ],
 };
 
-/// Bytes of dynamic shared memory: the tile of k, later 10 blocks of 16 x 24 floats, then the inverse, both smaller; three
+/// Bytes of dynamic shared memory: the inverse, before that its 4 diagonal blocks of 16 x 24 floats, which are smaller; four
 /// factors of each token.
-pub const SHARED_BYTES: u32 = CHUNK_TOKENS * HEAD_DIM * 2 + 3 * CHUNK_TOKENS * 4;
+pub const SHARED_BYTES: u32 = CHUNK_TOKENS * CHUNK_TOKENS * 2 + 4 * CHUNK_TOKENS * 4;

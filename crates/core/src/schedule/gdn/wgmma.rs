@@ -7,12 +7,13 @@
 //! |---|---|---|
 //! | `Stage::Scan` | forward that keeps no states | `o`, `ht` |
 //! | `Stage::States` | forward with tape, and the tape again when `o` is null | `v_new`, `h`, `o`, `ht` |
+//! | `Stage::PreScan` | maps of segments, of the chunks that are remembered | `segment_state`, `m`, `carries` |
 //! | `Stage::Adjoint` | backward | `dv` (dVb), `dh`, `dh0` |
 //!
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
-//! warpgroup and one that loads work ahead of the state.
+//! warpgroup and one that loads work ahead of the state. The pre-scan has all of them.
 
-use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, scan, wgmma_tail};
+use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, f32, pointer, scan, wgmma_tail};
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::schedule::{Budgets, Fact};
 use crate::tensor_map::{MapType, Swizzle, TensorMapRequest};
@@ -36,6 +37,8 @@ pub struct Wgmma {
     pub slots: u32,
     /// Whether states are stored.
     pub snapshots: bool,
+    /// Whether there are queries, and what is made of them.
+    pub output: bool,
     /// Registers of a thread of a state warpgroup.
     pub state_registers: u32,
     /// Registers of a thread of the helper warpgroup.
@@ -47,12 +50,22 @@ pub struct Wgmma {
 impl Wgmma {
     /// The facts of a schedule.
     pub const fn of(schedule: &Gdn) -> Wgmma {
-        let snapshots = !matches!(schedule.stage, Stage::Scan);
+        let base = Wgmma {
+            stages: 3,
+            slots: 2,
+            snapshots: matches!(schedule.stage, Stage::States | Stage::Adjoint),
+            output: !matches!(schedule.stage, Stage::PreScan),
+            state_registers: 208,
+            helper_registers: 72,
+            load_registers: 24,
+        };
         if schedule.value_columns == HEAD_DIM {
-            Wgmma { stages: 3, slots: 2, snapshots, state_registers: 208, helper_registers: 72, load_registers: 24 }
-        } else {
-            let stages = if snapshots { 3 } else { 4 };
-            Wgmma { stages, slots: 3, snapshots, state_registers: 240, helper_registers: 160, load_registers: 40 }
+            return base;
+        }
+        let half = Wgmma { slots: 3, state_registers: 240, helper_registers: 160, load_registers: 40, ..base };
+        match schedule.stage {
+            Stage::Scan => Wgmma { stages: 4, ..half },
+            _ => half,
         }
     }
 }
@@ -77,9 +90,10 @@ pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
     // Four factors per token and the decay of the chunk, padded to 16 bytes; three more factors for the helper.
     let tables = (4 * CHUNK_TOKENS * 4 + 16) + 3 * CHUNK_TOKENS * 4;
     let head = (8 * barriers(schedule)).next_multiple_of(16) + facts.slots * tables + WORK_BYTES;
-    let chunk = (2 + 2 + warpgroups + 1) * PANEL_BYTES;
+    let output = facts.output as u32;
+    let chunk = (2 + 2 * output + warpgroups + 1) * PANEL_BYTES;
     let snapshots = if facts.snapshots { warpgroups * 2 * PANEL_BYTES } else { 0 };
-    head.next_multiple_of(1024) + facts.slots * PANEL_BYTES + facts.stages * chunk + snapshots
+    head.next_multiple_of(1024) + output * facts.slots * PANEL_BYTES + facts.stages * chunk + snapshots
 }
 
 pub(super) fn budgets(schedule: &Gdn) -> Budgets {
@@ -105,6 +119,7 @@ pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
         Fact::int("stages", facts.stages),
         Fact::int("slots", facts.slots),
         Fact::bool("snapshots", facts.snapshots),
+        Fact::bool("output", facts.output),
         Fact::int("state_registers", facts.state_registers),
         Fact::int("helper_registers", facts.helper_registers),
         Fact::int("load_registers", facts.load_registers),
@@ -116,6 +131,7 @@ pub(super) fn source(schedule: &Gdn) -> (&'static str, &'static str) {
     match schedule.stage {
         Stage::Adjoint => ("gdn/hopper_adjoint.cu", "gdn_adjoint_wgmma"),
         Stage::Tail => ("gdn/hopper_tail.cu", "gdn_tail_wgmma"),
+        Stage::PreScan => ("gdn/hopper_pre_scan.cu", "gdn_pre_scan_wgmma"),
         _ => ("gdn/hopper_forward.cu", "gdn_forward_wgmma"),
     }
 }
@@ -130,26 +146,42 @@ pub(super) const fn params(schedule: &Gdn) -> ParamLayout {
 
 const SCAN_MAPS: [&str; 7] = ["q_map", "k_map", "v_map", "a_map", "h_map", "o_map", "v_new_map"];
 const ADJOINT_MAPS: [&str; 6] = ["q_map", "k_map", "grad_o_map", "a_map", "dh_map", "dv_map"];
+const PRE_SCAN_FIELDS: [ParamField; 3] = [pointer("fade"), pointer("carries"), f32("forget")];
 
-/// Fields of the parameter block of the forward scan: tensor maps, then those of [`scan::PARAMS`].
+/// Fields of the parameter block of the forward scan: tensor maps, then those of [`scan::PARAMS`], then those of the
+/// pre-scan.
 pub const SCAN_PARAMS: ParamLayout = ParamLayout {
-    fields: &with_maps::<{ SCAN_MAPS.len() + scan::PARAMS.fields.len() }>(&SCAN_MAPS, scan::PARAMS.fields),
+    fields: &with_maps::<{ SCAN_MAPS.len() + scan::PARAMS.fields.len() + PRE_SCAN_FIELDS.len() }>(
+        &SCAN_MAPS,
+        scan::PARAMS.fields,
+        &PRE_SCAN_FIELDS,
+    ),
 };
 
 /// Fields of the parameter block of the adjoint scan: tensor maps, then those of [`adjoint::PARAMS`].
 pub const ADJOINT_PARAMS: ParamLayout = ParamLayout {
-    fields: &with_maps::<{ ADJOINT_MAPS.len() + adjoint::PARAMS.fields.len() }>(&ADJOINT_MAPS, adjoint::PARAMS.fields),
+    fields: &with_maps::<{ ADJOINT_MAPS.len() + adjoint::PARAMS.fields.len() }>(
+        &ADJOINT_MAPS,
+        adjoint::PARAMS.fields,
+        &[],
+    ),
 };
 
-/// Tensor maps of these names, then fields.
-pub(super) const fn with_maps<const N: usize>(maps: &[&'static str], fields: &[ParamField]) -> [ParamField; N] {
+/// Tensor maps of these names, then fields, then more.
+pub(super) const fn with_maps<const N: usize>(
+    maps: &[&'static str],
+    fields: &[ParamField],
+    more: &[ParamField],
+) -> [ParamField; N] {
     let mut all = [ParamField { name: "", kind: ParamKind::TensorMap }; N];
     let mut i = 0;
     while i < N {
         all[i] = if i < maps.len() {
             ParamField { name: maps[i], kind: ParamKind::TensorMap }
-        } else {
+        } else if i < maps.len() + fields.len() {
             fields[i - maps.len()]
+        } else {
+            more[i - maps.len() - fields.len()]
         };
         i += 1;
     }
@@ -209,6 +241,9 @@ impl Gdn {
     /// Forward with tape, half a head per CTA.
     pub const WGMMA_STATES_V64: Gdn = Gdn { name: "wgmma_states_v64", ..half(Gdn::WGMMA_STATES) };
 
+    /// Maps of segments, H or M per CTA.
+    pub const WGMMA_PRE_SCAN: Gdn = Gdn { name: "wgmma_pre_scan", stage: Stage::PreScan, ..Gdn::WGMMA_SCAN };
+
     /// Backward.
     pub const WGMMA_ADJOINT: Gdn = Gdn { name: "wgmma_adjoint", stage: Stage::Adjoint, ..Gdn::WGMMA_SCAN };
 
@@ -224,11 +259,12 @@ const fn half(schedule: Gdn) -> Gdn {
 mod tests {
     use super::*;
 
-    const ALL: [Gdn; 6] = [
+    const ALL: [Gdn; 7] = [
         Gdn::WGMMA_SCAN,
         Gdn::WGMMA_SCAN_V64,
         Gdn::WGMMA_STATES,
         Gdn::WGMMA_STATES_V64,
+        Gdn::WGMMA_PRE_SCAN,
         Gdn::WGMMA_ADJOINT,
         Gdn::WGMMA_ADJOINT_V64,
     ];
@@ -250,7 +286,8 @@ mod tests {
 
     #[test]
     fn the_fields_of_the_register_engine_follow_the_maps() {
-        assert_eq!(&SCAN_PARAMS.fields[SCAN_MAPS.len()..], scan::PARAMS.fields);
+        let of_scan = SCAN_MAPS.len()..SCAN_MAPS.len() + scan::PARAMS.fields.len();
+        assert_eq!(&SCAN_PARAMS.fields[of_scan], scan::PARAMS.fields);
         assert_eq!(&ADJOINT_PARAMS.fields[ADJOINT_MAPS.len()..], adjoint::PARAMS.fields);
         assert_eq!(SCAN_PARAMS.align(), 64);
     }

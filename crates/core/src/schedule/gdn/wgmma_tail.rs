@@ -12,7 +12,7 @@ const MAPS: [&str; 7] = ["q_map", "k_map", "grad_o_map", "v_new_map", "dv_map", 
 
 /// Fields of the parameter block: tensor maps, then those of [`tail::PARAMS`].
 pub const PARAMS: ParamLayout =
-    ParamLayout { fields: &with_maps::<{ MAPS.len() + tail::PARAMS.fields.len() }>(&MAPS, tail::PARAMS.fields) };
+    ParamLayout { fields: &with_maps::<{ MAPS.len() + tail::PARAMS.fields.len() }>(&MAPS, tail::PARAMS.fields, &[]) };
 
 /// Halves of a value head in shared memory.
 const STAGES: u32 = 3;
