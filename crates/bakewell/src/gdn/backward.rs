@@ -135,10 +135,7 @@ impl Problem for Backward {
 
     fn check(&self, args: &BackwardArgs<'_>) -> Result<()> {
         let problem = &self.0;
-        for &input in INPUTS {
-            problem.check_input(input, args.input(input).as_ref())?;
-        }
-        problem.check_cu_seqlens(args.cu_seqlens.as_ref())?;
+        problem.check_inputs(INPUTS, |input| args.input(input), args.cu_seqlens.as_ref())?;
         problem.check_state("h0", args.h0.as_ref(), problem.initial_state)?;
         if args.dht.is_some() && !problem.final_state {
             let expected = "none: the forward made no final state";
@@ -157,9 +154,8 @@ impl Problem for Backward {
         let problem = &self.0;
         args.tape.expect(decision.content)?;
         let mut values = Values::new(problem, decision, Some(&args.tape), binder)?;
-        for &input in INPUTS {
-            values.input(problem, input, args.input(input).as_ref(), binder)?;
-        }
+        let view = |input| args.input(input);
+        values.inputs(problem, INPUTS, view, binder)?;
         for (name, view) in [("dq", &args.dq), ("dk", &args.dk), ("dv", &args.dv), ("dbeta", &args.dbeta)] {
             values.tensor(name, Some(view));
         }
@@ -179,11 +175,7 @@ impl Problem for Backward {
                 Role::AdjointPreScan => adjoint(&values, binder).without(&["dht", "dv", "dh", "dh0", "start"]),
                 Role::Adjoint => adjoint(&values, binder).without(&["segment_state"]),
                 Role::AdjointCompose => adjoint(&values, binder),
-                _ => {
-                    let view = |input| args.input(input);
-                    let shared = shared(problem, step, &values, view, args.cu_seqlens.as_ref(), binder);
-                    shared.unwrap_or_else(|| values.clone())
-                }
+                _ => shared(problem, step, &values, view, args.cu_seqlens.as_ref(), binder),
             };
             launch(step, &of_role, binder)?;
         }

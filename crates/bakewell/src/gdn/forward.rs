@@ -114,10 +114,7 @@ impl Problem for Forward {
 
     fn check(&self, args: &ForwardArgs<'_>) -> Result<()> {
         let problem = &self.0;
-        for &input in Pass::Forward.inputs() {
-            problem.check_input(input, args.input(input).as_ref())?;
-        }
-        problem.check_cu_seqlens(args.cu_seqlens.as_ref())?;
+        problem.check_inputs(Pass::Forward.inputs(), |input| args.input(input), args.cu_seqlens.as_ref())?;
         problem.check_state("h0", args.h0.as_ref(), problem.initial_state)?;
         dense("o", &args.o, DType::Bf16, &problem.v_shape())?;
         problem.check_state("ht", args.ht.as_ref(), problem.final_state)?;
@@ -136,9 +133,8 @@ impl Problem for Forward {
             tape.expect(decision.content)?;
         }
         let mut values = Values::new(problem, decision, args.tape.as_ref(), binder)?;
-        for &input in Pass::Forward.inputs() {
-            values.input(problem, input, args.input(input).as_ref(), binder)?;
-        }
+        let view = |input| args.input(input);
+        values.inputs(problem, Pass::Forward.inputs(), view, binder)?;
         values.tensor("o", Some(&args.o));
         values.tensor("h0", args.h0.as_ref());
         values.tensor("ht", args.ht.as_ref());
@@ -150,11 +146,7 @@ impl Problem for Forward {
             let of_role = match step.role {
                 Role::PreScan => values.without(&["o", "v_new", "h", "h0", "ht", "start"]),
                 Role::Scan => values.without(&["segment_state", "m"]),
-                _ => {
-                    let view = |input| args.input(input);
-                    let shared = shared(problem, step, &values, view, args.cu_seqlens.as_ref(), binder);
-                    shared.unwrap_or_else(|| values.clone())
-                }
+                _ => shared(problem, step, &values, view, args.cu_seqlens.as_ref(), binder),
             };
             launch(step, &of_role, binder)?;
         }

@@ -28,8 +28,22 @@ impl Gdn {
         }
     }
 
+    /// Checks the inputs of a call, and the offsets that go with them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] naming the first that does not do.
+    pub(super) fn check_inputs<'a>(
+        &self,
+        inputs: &[Input],
+        view: impl Fn(Input) -> Option<TensorView<'a>>,
+        cu_seqlens: Option<&TensorView<'_>>,
+    ) -> Result<()> {
+        inputs.iter().try_for_each(|&input| self.check_input(input, view(input).as_ref()))?;
+        self.check_cu_seqlens(cu_seqlens)
+    }
+
     /// Checks an input: presence, type, shape, and unless it is copied whether it can be read in place.
-    pub(super) fn check_input(&self, input: Input, view: Option<&TensorView<'_>>) -> Result<()> {
+    fn check_input(&self, input: Input, view: Option<&TensorView<'_>>) -> Result<()> {
         let wanted = self.gate || input != Input::G;
         let presence = |expected, given| Err(Error::argument(input.name(), Property::Presence, expected, given));
         let view = match (view, wanted) {
@@ -88,7 +102,7 @@ impl Gdn {
     }
 
     /// Checks `cu_seqlens`: there for offsets that only the device knows; otherwise it is not read.
-    pub(super) fn check_cu_seqlens(&self, view: Option<&TensorView<'_>>) -> Result<()> {
+    fn check_cu_seqlens(&self, view: Option<&TensorView<'_>>) -> Result<()> {
         let Some(view) = view else {
             return match self.sequences {
                 Sequences::Device(_) => {

@@ -96,8 +96,19 @@ impl Values {
         self.0.insert(name, Value::U32(value));
     }
 
+    /// Sets pointers and strides of inputs.
+    pub(super) fn inputs<'a>(
+        &mut self,
+        problem: &Gdn,
+        inputs: &[Input],
+        view: impl Fn(Input) -> Option<TensorView<'a>>,
+        binder: &mut Binder<'_>,
+    ) -> Result<()> {
+        inputs.iter().try_for_each(|&input| self.input(problem, input, view(input).as_ref(), binder))
+    }
+
     /// Sets pointer and strides of an input. One that is absent is zero at every token.
-    pub(super) fn input(
+    fn input(
         &mut self,
         problem: &Gdn,
         input: Input,
@@ -199,7 +210,7 @@ pub(super) fn launch(step: &Step, values: &Values, binder: &mut Binder<'_>) -> R
     binder.launch(step.schedule, step.config, block)
 }
 
-/// The values of stages that both calls have: copies and tables. `None` for any other.
+/// The values of a step that both calls have alike: copies and tables have some of their own.
 pub(super) fn shared<'a>(
     problem: &Gdn,
     step: &Step,
@@ -207,17 +218,21 @@ pub(super) fn shared<'a>(
     view: impl Fn(Input) -> Option<TensorView<'a>>,
     cu_seqlens: Option<&TensorView<'a>>,
     binder: &Binder<'_>,
-) -> Option<Values> {
+) -> Values {
     let mut values = values.clone();
     match step.role {
-        Role::Copy(input) => copy(problem, input, &view(input)?, binder.region(input.region()), &mut values),
+        Role::Copy(input) => {
+            if let Some(view) = view(input) {
+                copy(problem, input, &view, binder.region(input.region()), &mut values);
+            }
+        }
         Role::Tables => {
             values.tensor("cu_seqlens", cu_seqlens);
             values.number("cu_seqlens_i64", u32::from(cu_seqlens.is_some_and(|view| view.dtype() == DType::I64)));
         }
-        _ => return None,
+        _ => {}
     }
-    Some(values)
+    values
 }
 
 /// A copy moves units: 16 bytes where the tensor allows it, else elements.
