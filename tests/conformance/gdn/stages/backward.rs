@@ -15,15 +15,15 @@ use super::staged_backward::{Gradients, Returned};
 use super::{check, compact};
 
 /// A case, with everything that is known about it.
-struct Known {
-    inputs: Inputs,
-    upstream: Upstream,
-    forward: Forward,
-    backward: Backward,
+pub(super) struct Known {
+    pub(super) inputs: Inputs,
+    pub(super) upstream: Upstream,
+    pub(super) forward: Forward,
+    pub(super) backward: Backward,
 }
 
 impl Known {
-    fn new(case: &Case, dht: bool) -> Known {
+    pub(super) fn new(case: &Case, dht: bool) -> Known {
         Known::of(Inputs::new(case), dht)
     }
 
@@ -34,7 +34,7 @@ impl Known {
         Known { inputs, upstream, forward, backward }
     }
 
-    fn returned<'a>(&self, staged: &'a Staged<'a>) -> Returned<'a> {
+    pub(super) fn returned<'a>(&self, staged: &'a Staged<'a>) -> Returned<'a> {
         staged.prepare_from(&self.forward).unwrap();
         Returned::new(staged, &self.upstream).unwrap()
     }

@@ -9,10 +9,12 @@
 //! | [`staged_backward`] | tensors of a backward on a device, and its launches |
 //! | [`forward`] | tests of the stages of a forward |
 //! | [`backward`] | tests of the stages of a backward |
+//! | [`giant`] | tests of tensors past 2^31 elements |
 //! | [`wgmma`] | tests of the scans on Hopper's warpgroup products |
 
 mod backward;
 mod forward;
+mod giant;
 mod gradients;
 mod inputs;
 mod model;

@@ -67,6 +67,19 @@ impl<'a> Returned<'a> {
     pub(super) fn adjoint(&self, schedule: &Gdn, start: Option<&Buffer>) -> Result<Adjoint> {
         let case = &self.staged.inputs.case;
         let scanned = self.blank()?;
+        let block = self.adjoint_block(schedule, start, &scanned)?;
+        let ctas = self.staged.inputs.segments().0.len() * case.value_heads * schedule.value_splits() as usize;
+        self.staged.launch(schedule, ctas, &block)?;
+        Ok(scanned)
+    }
+
+    /// The parameters of that scan.
+    pub(super) fn adjoint_block(
+        &self,
+        schedule: &Gdn,
+        start: Option<&Buffer>,
+        scanned: &Adjoint,
+    ) -> Result<ParamBlock> {
         let mut block = self.block(schedule)?;
         self.adjoint_tables(&mut block)?;
         block
@@ -81,9 +94,7 @@ impl<'a> Returned<'a> {
             self.staged.write_maps(&mut block, &[("grad_o", self.grad_o), ("dv", dv)], &[("dh", &scanned.dh)])?;
             self.staged.write_inverse_map(&mut block)?;
         }
-        let ctas = self.staged.inputs.segments().0.len() * case.value_heads * schedule.value_splits() as usize;
-        self.staged.launch(schedule, ctas, &block)?;
-        Ok(scanned)
+        Ok(block)
     }
 
     /// The gradients of segments from zero; `forget`: exponent of two.
@@ -120,16 +131,37 @@ impl<'a> Returned<'a> {
 
     /// The tail in so many CTAs. It takes dVb and leaves dv in its place.
     pub(super) fn tail(&self, schedule: &Gdn, adjoint: Adjoint, tape: &Tape, ctas: usize) -> Result<Gradients> {
+        let Adjoint { dv, dh, .. } = adjoint;
+        let gradients = self.gradients(dv)?;
+        let block = self.tail_block(schedule, &gradients, &dh, tape)?;
+        self.staged.launch(schedule, ctas, &block)?;
+        Ok(gradients)
+    }
+
+    /// What a tail writes, `dv` being dVb.
+    pub(super) fn gradients(&self, dv: Buffer) -> Result<Gradients> {
         let inputs = self.staged.inputs;
         let case = &inputs.case;
         let blank = |count: usize, bytes: usize| poisoned(self.staged.device, (inputs.rows * count * bytes) as u64);
-        let gradients = Gradients {
+        Ok(Gradients {
             dq: blank(case.heads * DIM, 2)?,
             dk: blank(case.heads * DIM, 2)?,
-            dv: adjoint.dv,
+            dv,
             dg: blank(case.value_heads, 4)?,
             dbeta: blank(case.value_heads, if case.beta_bf16 { 2 } else { 4 })?,
-        };
+        })
+    }
+
+    /// The parameters of a tail.
+    pub(super) fn tail_block(
+        &self,
+        schedule: &Gdn,
+        gradients: &Gradients,
+        dh: &Buffer,
+        tape: &Tape,
+    ) -> Result<ParamBlock> {
+        let inputs = self.staged.inputs;
+        let case = &inputs.case;
         let mut block = self.block(schedule)?;
         block
             .pointer("v", self.staged.v.address)?
@@ -138,7 +170,7 @@ impl<'a> Returned<'a> {
             .pointer("chunks", self.staged.chunks.address())?
             .pointer("v_new", tape.v_new.address())?
             .pointer("h", tape.h.address())?
-            .pointer("dh", adjoint.dh.address())?
+            .pointer("dh", dh.address())?
             .pointer("dq", gradients.dq.address())?
             .pointer("dk", gradients.dk.address())?
             .pointer("dv", gradients.dv.address())?
@@ -149,10 +181,9 @@ impl<'a> Returned<'a> {
         if schedule.engine == Engine::Wgmma {
             let [v_new, dv] = [&tape.v_new, &gradients.dv].map(|buffer| self.staged.rows_of_values(buffer));
             let of_values = [("grad_o", self.grad_o), ("v_new", v_new), ("dv", dv)];
-            self.staged.write_maps(&mut block, &of_values, &[("h", &tape.h), ("dh", &adjoint.dh)])?;
+            self.staged.write_maps(&mut block, &of_values, &[("h", &tape.h), ("dh", dh)])?;
         }
-        self.staged.launch(schedule, ctas, &block)?;
-        Ok(gradients)
+        Ok(block)
     }
 
     fn blank(&self) -> Result<Adjoint> {
