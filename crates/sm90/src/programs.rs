@@ -368,6 +368,18 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "decode_c16",
+        ptx: include_bytes!("../programs/nvfp4_context-decode_c16.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-decode_c16.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "decode_c8",
+        ptx: include_bytes!("../programs/nvfp4_context-decode_c8.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-decode_c8.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k7_g1",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k7_g1.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k7_g1.cubin.zst"),

@@ -15,15 +15,12 @@ use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
 
-use super::{generated, mixed};
-
-const SPLITS: [u32; 2] = [1, 2];
+use super::{generated, subjects};
 
 #[test]
 fn running_again_and_factors_on_the_device_give_equal_bytes() {
     on_every_engine(|device| {
-        for splits in SPLITS {
-            let inputs = generated(&mixed(), Some(splits));
+        for inputs in subjects(device) {
             running_again_gives_equal_bytes(device, &inputs)?;
             let on_the_device = Inputs { scale_origin: ScaleOrigin::Device, ..inputs.clone() };
             equal("factors on the device", &outputs(device, &inputs)?, &outputs(device, &on_the_device)?)?;
@@ -67,8 +64,7 @@ fn clean(inputs: &Inputs) -> Inputs {
 #[test]
 fn places_of_pages_and_dead_slots_do_not_matter() {
     on_every_engine(|device| {
-        for splits in SPLITS {
-            let inputs = generated(&mixed(), Some(splits));
+        for inputs in subjects(device) {
             let first = outputs(device, &inputs)?;
             equal("pages reversed", &first, &outputs(device, &reversed(&inputs))?)?;
             assert_ne!(clean(&inputs), inputs);
@@ -115,8 +111,7 @@ fn request(inputs: &Inputs, outputs: &Outputs, request: usize) -> [Vec<u8>; 2] {
 #[test]
 fn neighbours_and_order_do_not_matter() {
     on_every_engine(|device| {
-        for splits in SPLITS {
-            let all = generated(&mixed(), Some(splits));
+        for all in subjects(device) {
             let together = outputs(device, &all)?;
             let order = [3, 1, 4, 2, 0];
             let reordered = select(&all, &order);
@@ -138,13 +133,15 @@ fn neighbours_and_order_do_not_matter() {
 #[test]
 fn lengths_may_change_between_launches_of_a_binding() {
     let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![5, 5], kv_lens: vec![300, 300], sinks: true };
-    let full = generated(&spec, Some(2));
+    let few = Spec { q_lens: vec![2, 2], ..spec.clone() };
     on_every_engine(|device| {
-        let lengths = [[17, 300], [0, 1], [300, 129]].map(|lengths| HostTensor::of_i32(&[2], &lengths));
-        let changed = relaunched(device, &full, "seq_lens_kv", &lengths)?;
-        for (lengths, changed) in lengths.into_iter().zip(changed) {
-            let anew = Inputs { seq_lens_kv: lengths.clone(), ..full.clone() };
-            equal(&format!("{:?}", lengths.to_i32()), &outputs(device, &anew)?, &changed)?;
+        for full in [&spec, &few].map(|spec| generated(spec, Some(2))) {
+            let lengths = [[17, 300], [0, 1], [300, 129]].map(|lengths| HostTensor::of_i32(&[2], &lengths));
+            let changed = relaunched(device, &full, "seq_lens_kv", &lengths)?;
+            for (lengths, changed) in lengths.into_iter().zip(changed) {
+                let anew = Inputs { seq_lens_kv: lengths.clone(), ..full.clone() };
+                equal(&format!("{:?}", lengths.to_i32()), &outputs(device, &anew)?, &changed)?;
+            }
         }
         Ok(())
     });
@@ -154,10 +151,12 @@ fn lengths_may_change_between_launches_of_a_binding() {
 #[test]
 fn strides_do_not_matter() {
     on_every_engine(|device| {
-        let inputs = generated(&mixed(), Some(1));
-        let dense = outputs(device, &inputs)?;
-        let strided = strided_outputs(device, &inputs).map_err(|error| error.to_string())?;
-        equal("gaps", &dense["out"].bytes, &strided)
+        for inputs in subjects(device) {
+            let dense = outputs(device, &inputs)?;
+            let strided = strided_outputs(device, &inputs).map_err(|error| error.to_string())?;
+            equal("gaps", &dense["out"].bytes, &strided)?;
+        }
+        Ok(())
     });
 }
 

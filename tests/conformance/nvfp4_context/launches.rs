@@ -1,13 +1,13 @@
 //! What binding and launching ask of a device, on one that records.
 
-use bakewell::nvfp4_context::Nvfp4Context;
+use bakewell::nvfp4_context::{Family, Nvfp4Context};
 use bakewell::{Arch, Stream};
 use bakewell_conformance::Staged;
 use bakewell_conformance::nvfp4_context::Inputs;
 use bakewell_tests::contract::{Contract, recorder};
 use bakewell_tests::recording::Call;
 
-use super::{generated, mixed};
+use super::{few, generated, mixed};
 
 fn contract() -> Contract<Inputs> {
     Contract { inputs: generated(&mixed(), Some(2)), arch: Arch::Sm103 }
@@ -22,6 +22,15 @@ fn binding_zeroes_and_encodes_and_a_launch_only_launches() {
     let plan = recorder(Arch::Sm103).0.plan(&contract().inputs.problem).unwrap();
     assert_eq!(*zeroed, plan.decision().unwrap().workspace.region("completed").unwrap().bytes);
     assert_eq!(maps, ["q", "k_packed", "v_packed", "k_scale", "v_scale"].map(Call::EncodeTensorMap));
+}
+
+/// Decode takes plain addresses: no tensor map.
+#[test]
+fn binding_decode_zeroes_and_loads() {
+    let mut inputs = generated(&few(), Some(3));
+    inputs.problem.family = Some(Family::Decode);
+    let calls = Contract { inputs, arch: Arch::Sm90 }.a_launch_only_launches(&[Stream::DEFAULT]);
+    assert!(matches!(calls.as_slice(), [Call::Allocate(_), Call::Fill(_, 0, _), Call::Load(_)]), "{calls:?}");
 }
 
 #[test]

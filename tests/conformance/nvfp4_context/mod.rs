@@ -12,6 +12,8 @@ mod plans;
 mod schedules;
 mod values;
 
+use bakewell::Device;
+use bakewell::nvfp4_context::Family;
 use bakewell_conformance::Golden;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
 use bakewell_tests::data;
@@ -31,4 +33,16 @@ fn generated(spec: &Spec, num_splits: Option<u32>) -> Inputs {
 /// Several tiles of several blocks: chunked prefill, one token, nothing new, nothing cached, more queries than keys.
 fn mixed() -> Spec {
     Spec { q_heads: 8, kv_heads: 2, q_lens: vec![70, 1, 0, 3, 5], kv_lens: vec![390, 257, 40, 0, 2], sinks: false }
+}
+
+/// The same over few query rows, which decode takes.
+fn few() -> Spec {
+    Spec { q_lens: vec![4, 1, 0, 2, 3], ..mixed() }
+}
+
+/// Inputs of several tiles for the paged family, and few query rows for each way to decode that the device has.
+fn subjects(device: &Device) -> Vec<Inputs> {
+    let paged = [1, 2].map(|splits| generated(&mixed(), Some(splits)));
+    let few = generated(&few(), None).ways(device).into_iter().map(|(_, inputs)| inputs);
+    paged.into_iter().chain(few.filter(|inputs| inputs.problem.family == Some(Family::Decode))).collect()
 }

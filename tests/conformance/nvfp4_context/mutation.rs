@@ -1,6 +1,7 @@
 //! Inputs changed before the reference sees them, as a kernel with a wrong index or layout would: the gates must notice.
 
 use bakewell::DType;
+use bakewell::nvfp4_context::Family;
 use bakewell_conformance::nvfp4_context::{Gates, Inputs, Spec, judge};
 use bakewell_conformance::{HostTensor, Judged, Outputs};
 
@@ -18,7 +19,7 @@ fn accepts(change: impl Fn(&mut Inputs)) -> bool {
     let lse: Vec<f32> = made.lse.iter().map(|&lse| lse as f32).collect();
     let out = HostTensor { dtype: DType::E4m3, shape: inputs.q.shape.clone(), bytes: made.model };
     let outputs = Outputs(vec![("out", out), ("lse", HostTensor::of(&inputs.problem.lse_shape(), &lse))]);
-    judge(&inputs, &outputs, &inputs.expected().unwrap(), Gates::of(None, 1)).unwrap().failure.is_none()
+    judge(&inputs, &outputs, &inputs.expected().unwrap(), Gates::of(None, Family::Paged, 1)).unwrap().failure.is_none()
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Plans are pure, cover every tile once, and respect every limit.
 
-use bakewell::DType;
-use bakewell::nvfp4_context::{Decision, Nvfp4Context, decide};
+use bakewell::nvfp4_context::{Decision, Family, Nvfp4Context, decide};
 use bakewell::schedule::Schedule;
-use bakewell::schedule::nvfp4_context::PACKS;
+use bakewell::schedule::nvfp4_context::{Engine, PACKS};
+use bakewell::{Arch, DType, Error};
 use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
 use proptest::prelude::*;
 
@@ -14,6 +14,7 @@ fn problems() -> Vec<Nvfp4Context> {
             for (q_heads, kv_heads) in [(8, 8), (32, 4), (32, 8), (9, 3), (16, 1)] {
                 for num_splits in [None, Some(1), Some(3)] {
                     problems.push(Nvfp4Context {
+                        family: Some(Family::Paged),
                         batch,
                         total_q: batch * max_q_len,
                         q_heads,
@@ -31,6 +32,7 @@ fn problems() -> Vec<Nvfp4Context> {
     problems
 }
 
+/// Plans of the paged family.
 fn every_plan(check: impl FnMut(&Nvfp4Context, u32, &Decision)) {
     plans::every_plan(&problems(), &SM_COUNTS, check);
 }
@@ -39,7 +41,7 @@ fn every_plan(check: impl FnMut(&Nvfp4Context, u32, &Decision)) {
 fn equal_questions_get_equal_answers() {
     plans::equal_questions_get_equal_answers(&problems(), &SM_COUNTS);
     // What a device adds changes nothing.
-    let problem = Nvfp4Context::default();
+    let problem = Nvfp4Context { family: Some(Family::Paged), ..Nvfp4Context::default() };
     let more = Nvfp4Context { lse: true, sinks: true, num_pages: 1 << 20, ..problem.clone() };
     for architecture in architectures() {
         assert_eq!(decide(&problem, architecture, 132).unwrap(), decide(&more, architecture, 132).unwrap());
@@ -132,6 +134,7 @@ fn packs_follow_the_work() {
                 max_kv_len,
                 total_q: max_q_len,
                 max_pages: 4096,
+                family: Some(Family::Paged),
                 ..Nvfp4Context::default()
             };
             decide(&problem, architecture, 148).unwrap().schedule.pack
@@ -144,6 +147,67 @@ fn packs_follow_the_work() {
         assert_eq!(pack(16, 1, 9, 200), 16);
         // Without keys nobody does work, and a tie goes to the single heads.
         assert_eq!(pack(32, 4, 1, 0), 1);
+    }
+}
+
+/// Up to 16 query rows decode on sm90, in one wave or less where keys are split, and the merge is either all in a cluster or
+/// has a workspace.
+#[test]
+fn few_query_rows_decode() {
+    let sm90 = architectures().find(|architecture| architecture.arch == Arch::Sm90).unwrap();
+    let mut decoded = 0;
+    for sm_count in SM_COUNTS {
+        for pinned in problems() {
+            let problem = Nvfp4Context { family: None, ..pinned };
+            let decision = decide(&problem, sm90, sm_count).unwrap();
+            let what = format!("{problem:?} with {sm_count} SMs: {decision}");
+            let rows = problem.max_q_len * problem.group_size().unwrap();
+            let Engine::Decode(engine) = decision.schedule.engine else {
+                assert!(rows > 16, "{what}");
+                continue;
+            };
+            decoded += 1;
+            assert!(rows <= engine.columns.into() && (rows > 8) == (engine.columns == 16), "{what}");
+            let launch = decision.launch.unwrap();
+            launch.validate(Arch::Sm90).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(launch.grid.map(u64::from), [problem.batch, decision.splits.into(), problem.kv_heads], "{what}");
+            assert_eq!(decision.units, launch.grid[0] * launch.grid[2], "{what}");
+            assert!(launch.cluster[1] <= 8 && decision.splits.is_multiple_of(launch.cluster[1]), "{what}");
+            match problem.num_splits {
+                Some(requested) => assert_eq!(decision.splits, requested, "{what}"),
+                None if decision.splits == 1 => {}
+                None => {
+                    assert!(decision.work_items <= sm_count * engine.min_ctas_per_sm, "{what}");
+                    let blocks = problem.max_kv_len.div_ceil(128) / u64::from(decision.splits);
+                    assert!(blocks >= if decision.splits > 8 { 8 } else { 1 }, "{what}");
+                }
+            }
+            let clusters = u64::from(decision.splits / launch.cluster[1]);
+            if clusters == 1 {
+                assert_eq!(decision.workspace.bytes, 0, "{what}");
+                continue;
+            }
+            let rows = u64::from(decision.units) * u64::from(engine.columns) * clusters;
+            let region = |name| decision.workspace.region(name).expect("the region").bytes;
+            let sizes = ["partial_out", "partial_max", "partial_sum", "completed"].map(region);
+            assert_eq!(sizes, [rows * 512, rows * 4, rows * 4, u64::from(decision.units) * 4], "{what}");
+        }
+    }
+    assert!(decoded > 0);
+}
+
+/// A pinned family is taken or refused by name.
+#[test]
+fn a_pinned_family_is_kept() {
+    for architecture in architectures() {
+        let many = Nvfp4Context { max_q_len: 5, total_q: 5, family: Some(Family::Decode), ..Nvfp4Context::default() };
+        let error = decide(&many, architecture, 132).unwrap_err();
+        assert!(
+            matches!(error, Error::NoProgram { .. }) && error.to_string().contains("decode family for 20 query rows"),
+            "{error}"
+        );
+        let paged = Nvfp4Context { family: Some(Family::Paged), ..Nvfp4Context::default() };
+        assert_eq!(decide(&paged, architecture, 132).unwrap().schedule.family(), Family::Paged);
     }
 }
 
@@ -185,7 +249,8 @@ proptest! {
             prop_assert_eq!(decision.launch.is_none(), problem.is_empty());
             if let Some(launch) = decision.launch {
                 prop_assert!(launch.validate(decision.arch).is_ok());
-                prop_assert!(launch.grid[0] <= sm_count);
+                let persistent = decision.schedule.family() == Family::Paged;
+                prop_assert!(!persistent || launch.grid[0] <= sm_count);
             }
         }
     }

@@ -15,13 +15,11 @@ fn every_golden_is_met() {
     assert_eq!(goldens.len(), 14);
     on_every_engine(|device| {
         for golden in &goldens {
-            for splits in [1, 2] {
-                let mut inputs = golden.inputs.clone();
-                inputs.problem.num_splits = Some(splits);
+            for (way, mut inputs) in golden.inputs.ways(device) {
                 inputs.problem.lse = true;
                 let verdict = verify(device, &inputs, &golden.expected)
-                    .map_err(|failure| format!("{}, {splits} splits: {failure}", golden.name))?;
-                println!("{device} {}, {splits} splits: {}", golden.name, verdict.summary);
+                    .map_err(|failure| format!("{} {way}: {failure}", golden.name))?;
+                println!("{device} {} {way}: {}", golden.name, verdict.summary);
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
 use bakewell_core::schedule::Schedule;
-use bakewell_core::schedule::nvfp4_context::PARAMS;
+use bakewell_core::schedule::nvfp4_context::Family;
 use bakewell_core::{Architecture, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
@@ -146,11 +146,45 @@ fn params(
     args: &Nvfp4ContextArgs<'_>,
     binder: &Binder<'_>,
 ) -> Result<Vec<u8>> {
-    let mut block = ParamBlock::new(PARAMS);
-    for (field, tensor, request) in tensors::maps(problem, decision.schedule, args) {
-        block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
+    let mut block = ParamBlock::new(decision.schedule.params());
+    common(&mut block, problem, decision, args, binder)?;
+    match decision.schedule.family() {
+        Family::Paged => {
+            for (field, tensor, request) in tensors::maps(problem, decision.schedule, args) {
+                block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
+            }
+            block
+                .u32("units_per_request", decision.units_per_request)?
+                .u32("units", decision.units)?
+                .u32("m_blocks", decision.m_blocks)?
+                .u32("work_items", decision.work_items)?;
+        }
+        Family::Decode => {
+            let tensors = [&args.q, &args.k_packed, &args.v_packed, &args.k_scale, &args.v_scale];
+            for (field, tensor) in ["q", "k", "v", "k_scale", "v_scale"].into_iter().zip(tensors) {
+                block.pointer(field, tensor.address())?;
+            }
+            for (field, stride) in tensors::strides_of(args) {
+                block.u64(field, stride)?;
+            }
+            block.u32("kv_heads", decision.units_per_request)?;
+        }
     }
+    block.finish()
+}
+
+/// The fields of both families.
+fn common(
+    block: &mut ParamBlock,
+    problem: &Nvfp4Context,
+    decision: &Decision,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<()> {
     let ((bmm1, bmm1_device), (bmm2, bmm2_device)) = (args.bmm1_scale.split(), args.bmm2_scale.split());
+    for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
+        block.pointer(region, binder.region(region))?;
+    }
     block
         .pointer("page_table", args.page_table.address())?
         .pointer("seq_lens_kv", args.seq_lens_kv.address())?
@@ -159,21 +193,13 @@ fn params(
         .pointer("lse", address_or_null(args.lse.as_ref()))?
         .pointer("sinks", address_or_null(args.sinks.as_ref()))?
         .pointer("bmm1_device", address_or_null(bmm1_device.as_ref()))?
-        .pointer("bmm2_device", address_or_null(bmm2_device.as_ref()))?;
-    for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
-        block.pointer(region, binder.region(region))?;
-    }
-    block
+        .pointer("bmm2_device", address_or_null(bmm2_device.as_ref()))?
         .u64("page_table_stride", args.page_table.strides()[0])?
         .f32("bmm1_scale", bmm1)?
         .f32("bmm2_scale", bmm2)?
         // Below 2^30 by `validate`.
         .u32("q_heads", problem.q_heads as u32)?
         .u32("heads_per_kv", problem.group_size()? as u32)?
-        .u32("units_per_request", decision.units_per_request)?
-        .u32("units", decision.units)?
-        .u32("m_blocks", decision.m_blocks)?
-        .u32("splits", decision.splits)?
-        .u32("work_items", decision.work_items)?;
-    block.finish()
+        .u32("splits", decision.splits)?;
+    Ok(())
 }

@@ -3,8 +3,11 @@
 use std::fmt;
 
 use bakewell_core::program::program_name;
+use bakewell_core::route::{Facts, Route};
 use bakewell_core::schedule::Schedule as _;
-use bakewell_core::schedule::nvfp4_context::{BLOCK_KEYS, Choice, HALVES, HEAD_DIM, Nvfp4Context as Schedule};
+use bakewell_core::schedule::nvfp4_context::{
+    BLOCK_KEYS, Choice, Engine, Family, HALVES, HEAD_DIM, Nvfp4Context as Schedule, facts,
+};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
 use super::Nvfp4Context;
@@ -18,9 +21,9 @@ pub struct Decision {
     pub arch: Arch,
     /// Schedule of the program.
     pub schedule: &'static Schedule,
-    /// Packs of query heads of one request.
+    /// Packs of query heads of one request; groups where the kernel decodes.
     pub units_per_request: u32,
-    /// Packs of query heads of all requests.
+    /// The same of all requests.
     pub units: u32,
     /// Tiles along the queries of the longest request.
     pub m_blocks: u32,
@@ -30,7 +33,7 @@ pub struct Decision {
     pub work_items: u32,
     /// Geometry; `None` for an empty problem, which launches nothing.
     pub launch: Option<LaunchConfig>,
-    /// `partial_out`, `partial_max`, `partial_sum` and `completed` where tiles are split.
+    /// `partial_out`, `partial_max`, `partial_sum` and `completed` where splits merge through global memory.
     pub workspace: WorkspaceLayout,
     /// Tensors that a launch would copy. This operation copies none.
     pub copies: Vec<String>,
@@ -45,8 +48,11 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let details = format_args!("pack {}, splits {}", self.schedule.pack, self.splits);
-        describe(f, &self.program(), self.launch.as_ref(), details, &self.workspace, &self.copies)
+        let details = match self.schedule.family() {
+            Family::Paged => format!("pack {}, splits {}", self.schedule.pack, self.splits),
+            Family::Decode => format!("splits {}", self.splits),
+        };
+        describe(f, &self.program(), self.launch.as_ref(), format_args!("{details}"), &self.workspace, &self.copies)
     }
 }
 
@@ -58,9 +64,38 @@ impl fmt::Display for Decision {
 pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
     problem.validate()?;
     check_sm_count(sm_count)?;
+    let (choice, first) = route(problem, architecture)?;
+    match first.family() {
+        Family::Paged => paged(problem, architecture, choice, sm_count),
+        Family::Decode => decode(problem, architecture, first, choice, sm_count),
+    }
+}
+
+/// The first row of the route table whose bounds hold and that leads to a family that the problem admits, and the first
+/// schedule of its name.
+fn route(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<(Choice, &'static Schedule)> {
+    let table = &architecture.nvfp4_context;
+    let query_rows = problem.max_q_len.saturating_mul(problem.group_size()?);
+    let facts = Facts(vec![(facts::QUERY_ROWS, query_rows), (facts::KV_HEADS, problem.kv_heads)]);
+    let holds = |route: &&Route<Choice>| route.when.iter().all(|bound| bound.holds(&facts));
+    let admitted = table.routes.iter().filter(holds).find_map(|route| {
+        let schedule = table.schedules.iter().find(|schedule| schedule.name == route.then.schedule)?;
+        problem.family.is_none_or(|family| family == schedule.family()).then_some((route.then, schedule))
+    });
+    admitted.ok_or_else(|| {
+        let family = problem.family.map_or_else(|| "any".to_owned(), |family| format!("{family:?}").to_lowercase());
+        no_program(architecture, &format!("{family} family for {query_rows} query rows"))
+    })
+}
+
+fn paged(
+    problem: &Nvfp4Context,
+    architecture: &'static Architecture,
+    choice: Choice,
+    sm_count: u32,
+) -> Result<Decision> {
     let arch = architecture.arch;
     let table = &architecture.nvfp4_context;
-    let choice = table.routes.first().map(|route| route.then).ok_or_else(|| no_program(architecture, "any problem"))?;
     let find = |pack: u64, split: bool| {
         let mut named = table.schedules.iter().filter(|schedule| schedule.name == choice.schedule);
         named.find(|schedule| u64::from(schedule.pack) == pack && schedule.split == split)
@@ -79,30 +114,92 @@ pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_co
         1 => unsplit,
         _ => find(unsplit.pack.into(), true).ok_or_else(|| no_program(architecture, "split keys"))?,
     };
-    let launch = (!problem.is_empty()).then(|| LaunchConfig {
-        grid: [work_items.min(sm_count), 1, 1],
-        cluster: [1, 1, 1],
-        block: schedule.threads(),
-        dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
-        programmatic_serialization: false,
-    });
-    if let Some(launch) = &launch {
-        launch.validate(arch)?;
+    let rows = [u64::from(tiles), u64::from(splits), u64::from(HALVES * schedule.half_rows())];
+    finish(
+        problem,
+        Decision {
+            arch,
+            schedule,
+            units_per_request,
+            units,
+            m_blocks,
+            splits,
+            work_items,
+            launch: Some(LaunchConfig {
+                grid: [work_items.min(sm_count), 1, 1],
+                cluster: [1, 1, 1],
+                block: schedule.threads(),
+                dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+                programmatic_serialization: false,
+            }),
+            workspace: WorkspaceLayout::default(),
+            copies: Vec::new(),
+        },
+        (splits > 1).then_some(&rows),
+    )
+}
+
+/// Grid `[batch, splits, kv_heads]`: a unit is a request and a KV head with its whole group.
+fn decode(
+    problem: &Nvfp4Context,
+    architecture: &'static Architecture,
+    schedule: &'static Schedule,
+    choice: Choice,
+    sm_count: u32,
+) -> Result<Decision> {
+    let Engine::Decode(engine) = schedule.engine else {
+        return Err(no_program(architecture, "a decode kernel"));
+    };
+    // Bounded by the route.
+    let units_per_request = tile_count("kv_heads", problem.kv_heads)?;
+    let batch = tile_count("batch", problem.batch)?;
+    let units = tile_count("batch", problem.batch.saturating_mul(units_per_request.into()))?;
+    let ctas = sm_count.saturating_mul(engine.min_ctas_per_sm);
+    let splits = problem.num_splits.unwrap_or_else(|| decode_splits(&choice, units, problem.max_kv_len, ctas));
+    let cluster = decode_cluster(splits);
+    let work_items = tile_count("num_splits", u64::from(units).saturating_mul(splits.into()))?;
+    let rows = [units.into(), engine.columns.into(), u64::from(splits / cluster)];
+    finish(
+        problem,
+        Decision {
+            arch: architecture.arch,
+            schedule,
+            units_per_request,
+            units,
+            m_blocks: 1,
+            splits,
+            work_items,
+            launch: Some(LaunchConfig {
+                grid: [batch, splits, units_per_request],
+                cluster: [1, cluster, 1],
+                block: schedule.threads(),
+                dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+                programmatic_serialization: engine.pdl,
+            }),
+            workspace: WorkspaceLayout::default(),
+            copies: Vec::new(),
+        },
+        (splits > cluster).then_some(&rows),
+    )
+}
+
+/// Checks the geometry, adds a workspace for partial results of shape `rows` with a counter for each of the first
+/// dimension, or drops all that an empty problem does not need.
+fn finish(problem: &Nvfp4Context, mut decision: Decision, partials: Option<&[u64; 3]>) -> Result<Decision> {
+    if problem.is_empty() {
+        decision.launch = None;
     }
-    let workspace =
-        if launch.is_some() && splits > 1 { workspace(schedule, tiles, splits)? } else { Default::default() };
-    Ok(Decision {
-        arch,
-        schedule,
-        units_per_request,
-        units,
-        m_blocks,
-        splits,
-        work_items,
-        launch,
-        workspace,
-        copies: Vec::new(),
-    })
+    if let Some(launch) = &decision.launch {
+        launch.validate(decision.arch)?;
+        if let Some(rows) = partials {
+            let layout = &mut decision.workspace;
+            layout.push("partial_out", DType::F32, &[rows[0], rows[1], rows[2], HEAD_DIM.into()])?;
+            layout.push("partial_max", DType::F32, rows)?;
+            layout.push("partial_sum", DType::F32, rows)?;
+            layout.push("completed", DType::U32, &rows[..1])?;
+        }
+    }
+    Ok(decision)
 }
 
 /// Whether a tile of packed heads does less work than tiles of single heads. Ties go to the single.
@@ -130,14 +227,29 @@ fn splits(choice: &Choice, tiles: u32, max_kv_len: u64, sm_count: u32) -> u32 {
     idle.min(longest as u32).max(1)
 }
 
-fn workspace(schedule: &Schedule, tiles: u32, splits: u32) -> Result<WorkspaceLayout> {
-    let rows = [u64::from(tiles), u64::from(splits), u64::from(HALVES * schedule.half_rows())];
-    let mut layout = WorkspaceLayout::default();
-    layout.push("partial_out", DType::F32, &[rows[0], rows[1], rows[2], HEAD_DIM.into()])?;
-    layout.push("partial_max", DType::F32, &rows)?;
-    layout.push("partial_sum", DType::F32, &rows)?;
-    layout.push("completed", DType::U32, &rows[..1])?;
-    Ok(layout)
+/// Most CTAs of a decode cluster, the portable size.
+const DECODE_CLUSTER: u32 = 8;
+
+/// Fewest blocks of keys per split where splits merge through global memory.
+const DECODE_GLOBAL_BLOCKS: u64 = 8;
+
+/// Splits that fill the device: a power of two, which one cluster merges; or a multiple of the cluster, where splits are
+/// long enough to pay for a merge through global memory.
+fn decode_splits(choice: &Choice, units: u32, max_kv_len: u64, ctas: u32) -> u32 {
+    let blocks = max_kv_len.div_ceil(BLOCK_KEYS.into());
+    let idle = ctas / units.max(1);
+    let at_least = |length: u64| (blocks / length).min(u64::from(Nvfp4Context::MAX_SPLITS)) as u32;
+    let global = idle.min(at_least(DECODE_GLOBAL_BLOCKS)) / DECODE_CLUSTER * DECODE_CLUSTER;
+    if global > DECODE_CLUSTER {
+        return global;
+    }
+    let most = idle.min(at_least(choice.min_blocks.into())).clamp(1, DECODE_CLUSTER);
+    1 << most.ilog2()
+}
+
+/// CTAs of a cluster: a power of two that divides the splits.
+fn decode_cluster(splits: u32) -> u32 {
+    (1 << splits.trailing_zeros()).min(DECODE_CLUSTER)
 }
 
 /// A count of tiles, which kernels hold in a signed 32-bit integer.
@@ -162,6 +274,19 @@ mod tests {
         assert_eq!(key_blocks(1, 4096, 256), 32);
         // 300 queries over 10 keys in tiles of 128: bounds -162, -34 and 10 give blocks -1, 0 and 1.
         assert_eq!(key_blocks(300, 10, 128), 0);
+    }
+
+    #[test]
+    fn decode_splits_are_clusters_or_long() {
+        let choice = Choice { schedule: "decode", min_blocks: 1 };
+        let splits = |units, keys| decode_splits(&choice, units, keys, 264);
+        assert_eq!(splits(16, 4096), 8, "sixteen would have two blocks each, too few for global memory");
+        assert_eq!(splits(8, 131_072), 32, "264 / 8 units, a multiple of the cluster");
+        assert_eq!(splits(8, 16), 1);
+        assert_eq!(splits(8, 700), 4, "a power of two below six blocks");
+        assert_eq!(splits(1024, 4096), 1);
+        assert_eq!(splits(1, 1 << 20), 64);
+        assert_eq!([1, 2, 3, 6, 8, 12, 16, 64].map(decode_cluster), [1, 2, 1, 2, 8, 4, 8, 8]);
     }
 
     #[test]

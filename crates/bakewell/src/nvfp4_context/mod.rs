@@ -25,8 +25,9 @@
 //! scales of q and of the K tensor belong into `bmm1_scale`, those of V and of the output into `bmm2_scale`: FP8 output
 //! of small values needs an output scale.
 //!
-//! Without split, the same inputs give the same bytes for any SM count, page order and batch, and on every schedule of the
-//! architectures with tensor memory. A split adds the order of the splits, which the plan fixes.
+//! Without split, the same inputs give the same bytes of a family for any SM count, page order and batch, and on every
+//! schedule of the architectures with tensor memory. A split adds the order of the splits, which the plan fixes. The paged
+//! family rounds the weights to E4M3 as they enter the second product, decode to f16.
 //!
 //! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace.
 
@@ -43,6 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arguments::group_size;
 
+pub use bakewell_core::schedule::nvfp4_context::Family;
 pub use call::{Nvfp4ContextArgs, Scale};
 pub use decide::{Decision, decide};
 
@@ -92,6 +94,8 @@ pub struct Nvfp4Context {
     pub sliding_window: Option<u64>,
     /// CTAs that share a tile's keys: 1 for none; `None` lets the planner decide.
     pub num_splits: Option<u32>,
+    /// How the kernel works; `None` lets the route table decide.
+    pub family: Option<Family>,
     /// Whether the log-sum-exp is wanted.
     pub lse: bool,
     /// Whether there are sinks.
@@ -115,6 +119,7 @@ impl Default for Nvfp4Context {
             causal: true,
             sliding_window: None,
             num_splits: None,
+            family: None,
             lse: false,
             sinks: false,
         }

@@ -165,6 +165,26 @@ pub(super) fn maps(
     ]
 }
 
+/// The strides of the tensors in bytes: parameter field, value.
+pub(super) fn strides_of(args: &Nvfp4ContextArgs<'_>) -> [(&'static str, u64); 12] {
+    let (q, k, v) = (strides(&args.q), strides(&args.k_packed), strides(&args.v_packed));
+    let (k_scale, v_scale) = (strides(&args.k_scale), strides(&args.v_scale));
+    [
+        ("q_token_stride", q[0]),
+        ("q_head_stride", q[1]),
+        ("k_page_stride", k[0]),
+        ("k_head_stride", k[1]),
+        ("k_token_stride", k[2]),
+        ("v_page_stride", v[0]),
+        ("v_head_stride", v[1]),
+        ("v_token_stride", v[2]),
+        ("k_scale_page_stride", k_scale[0]),
+        ("k_scale_head_stride", k_scale[1]),
+        ("v_scale_page_stride", v_scale[0]),
+        ("v_scale_head_stride", v_scale[1]),
+    ]
+}
+
 /// Strides in bytes of a byte tensor, outermost first; a dimension of size 0 or 1, whose stride means nothing, gets the
 /// contiguous one.
 fn strides(view: &TensorView<'_>) -> Vec<u64> {

@@ -83,7 +83,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     for operation in args.operation.map_or(Operation::ALL.to_vec(), |operation| vec![operation]) {
         let cases = match operation {
             Operation::GqaDecode => gqa_decode::cases(args, device)?,
-            Operation::Nvfp4Context => nvfp4_context::cases(args)?,
+            Operation::Nvfp4Context => nvfp4_context::cases(args, device)?,
             Operation::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
             Operation::Gdn => gdn::cases(args)?,
         };

@@ -1,5 +1,8 @@
 //! Generated cases, shared by the tests and the command line.
 
+use bakewell::Device;
+use bakewell::nvfp4_context::Family;
+
 use super::{Inputs, Spec};
 
 /// Seed of generated inputs.
@@ -14,19 +17,45 @@ pub struct Case {
     pub spec: Spec,
     /// CTAs that share a tile's keys; `None` lets the planner decide.
     pub num_splits: Option<u32>,
+    /// How the kernel works; `None` lets the route table decide.
+    pub family: Option<Family>,
 }
 
 impl Case {
     /// Random inputs of these sizes.
     pub fn inputs(&self) -> Inputs {
         let mut inputs = Inputs::generate(&self.spec, INPUT_SEED);
-        inputs.problem.num_splits = self.num_splits;
+        (inputs.problem.num_splits, inputs.problem.family) = (self.num_splits, self.family);
         inputs
     }
 }
 
+/// The ways to compute: each family unsplit and split. Three splits of decode merge through global memory, two and eight
+/// in a cluster, sixteen in two clusters.
+pub const WAYS: [(&str, Family, u32); 7] = [
+    ("paged", Family::Paged, 1),
+    ("paged split", Family::Paged, 2),
+    ("decode", Family::Decode, 1),
+    ("decode in a cluster", Family::Decode, 2),
+    ("decode through global memory", Family::Decode, 3),
+    ("decode in a large cluster", Family::Decode, 8),
+    ("decode in two clusters", Family::Decode, 16),
+];
+
+impl Inputs {
+    /// The inputs in each of [`WAYS`] that the device has a program for.
+    pub fn ways(&self, device: &Device) -> Vec<(&'static str, Inputs)> {
+        let pinned = WAYS.map(|(name, family, splits)| {
+            let mut inputs = self.clone();
+            (inputs.problem.family, inputs.problem.num_splits) = (Some(family), Some(splits));
+            (name, inputs)
+        });
+        pinned.into_iter().filter(|(_, inputs)| device.plan(&inputs.problem).is_ok()).collect()
+    }
+}
+
 /// Every group with a program of its own and one without, unsplit and split; lengths round tile, page and block edges;
-/// a shape whose splits the planner chooses.
+/// a shape whose family and splits the planner chooses.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for group in [1, 2, 3, 4, 5, 6, 7, 8, 12, 16] {
@@ -38,10 +67,14 @@ pub fn cases() -> Vec<Case> {
             sinks: group == 4,
         };
         for (suffix, splits) in [("", 1), (" split", 3)] {
-            cases.push(Case { name: format!("group_{group}{suffix}"), spec: spec.clone(), num_splits: Some(splits) });
+            let name = format!("group_{group}{suffix}");
+            cases.push(Case { name, spec: spec.clone(), num_splits: Some(splits), family: Some(Family::Paged) });
         }
+        let few = Spec { q_lens: vec![1, 16 / group as i32, 0, 1], ..spec };
+        cases.push(Case { name: format!("group_{group} few rows"), spec: few, num_splits: Some(2), family: None });
     }
     let decode = Spec { q_heads: 8, kv_heads: 1, q_lens: vec![1, 1], kv_lens: vec![1025, 640], sinks: false };
-    cases.push(Case { name: "decode, splits planned".to_owned(), spec: decode, num_splits: None });
+    let name = "decode, splits planned".to_owned();
+    cases.push(Case { name, spec: decode, num_splits: None, family: None });
     cases
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bakewell::error::Property;
-use bakewell::nvfp4_context::Nvfp4Context;
+use bakewell::nvfp4_context::{Family, Nvfp4Context};
 use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::nvfp4_context::{self as reference, Numerics};
 
@@ -144,8 +144,10 @@ impl Judged for Inputs {
     }
 
     fn judge(&self, outputs: &Outputs, expected: &Expected, device: &Device) -> Result<Verdict> {
-        let splits = device.plan(&self.problem)?.decision().map_or(1, |decision| decision.splits);
-        let judgement = judge(self, outputs, expected, Gates::of(device.arch(), splits))?;
+        let plan = device.plan(&self.problem)?;
+        let (family, splits) =
+            plan.decision().map_or((Family::Paged, 1), |decision| (decision.schedule.family(), decision.splits));
+        let judgement = judge(self, outputs, expected, Gates::of(device.arch(), family, splits))?;
         let out = &outputs["out"];
         Ok(Verdict {
             comparison: compare(&out.shape, &e4m3_values(&out.bytes), &expected.exact)?,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budgets, Fact, Schedule};
+use super::{Budgets, Fact, Schedule, split_merge};
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::route::{Bound, Route};
 use crate::{DType, Operation};
@@ -86,9 +86,6 @@ pub const PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "scale_log2", kind: ParamKind::F32 },
     ],
 };
-
-/// Largest cluster that the merge is laid out for.
-pub const MAX_CLUSTER: u32 = 16;
 
 /// A group size, a head dimension and an element type that programs are compiled for.
 pub type Shape = (u32, u32, Element);
@@ -177,7 +174,7 @@ impl GqaDecode {
 
     /// Bytes of the mbarriers: a full and an empty barrier per stage, and one of the cluster merge.
     pub const fn barrier_bytes(&self) -> u32 {
-        (self.stages * 2 + 1) * 8
+        self.stages * 2 * 8 + split_merge::BARRIER_BYTES
     }
 
     /// Bytes of one tile of K or V in the ring: eight strips, skewed by up to 34 vectors of 16 bytes against
@@ -187,13 +184,8 @@ impl GqaDecode {
         (keys + 34 * 16).next_multiple_of(128)
     }
 
-    /// Bytes of the merge: output, reference and sum of every consumer warp in f32, the slice and weights received
-    /// from the peers of a cluster, their mbarrier, and a flag; 16-byte aligned.
-    pub const fn merge_bytes(&self) -> u32 {
-        let output = self.group_size * self.head_dim * 4;
-        let weight = self.group_size * 8;
-        let received = output + MAX_CLUSTER * weight + 8;
-        (self.consumer_warps * (output + weight) + received + 4).next_multiple_of(16)
+    const fn merge_bytes(&self) -> u32 {
+        split_merge::shared_bytes(self.consumer_warps, self.group_size, self.head_dim)
     }
 
     /// Bytes of dynamic shared memory of a CTA: ring, barriers, merge. The kernel asserts the same sum.

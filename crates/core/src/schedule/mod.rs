@@ -8,6 +8,7 @@ pub mod gdn;
 pub mod gqa_decode;
 pub mod nvfp4_context;
 pub mod nvfp4_pre_attention;
+pub mod split_merge;
 
 use serde::{Deserialize, Serialize};
 

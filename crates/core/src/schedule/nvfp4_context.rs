@@ -1,10 +1,11 @@
 //! Schedules of NVFP4 paged-context attention.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Budgets, Fact, Schedule};
+use super::{Budgets, Fact, Schedule, split_merge};
 use crate::Operation;
 use crate::params::{ParamField, ParamKind, ParamLayout};
+use crate::route::{Bound, Route};
 
 /// Elements of a head.
 pub const HEAD_DIM: u32 = 128;
@@ -97,6 +98,31 @@ pub struct Wgmma {
     pub consumer_registers: u32,
 }
 
+/// What only the decode kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Decode {
+    /// Query rows of a request and KV head, tokens times heads of the group, that a CTA computes.
+    pub columns: u32,
+    /// Warps, each with pages of its own.
+    pub warps: u32,
+    /// Pages that a warp loads before it needs them.
+    pub pages_ahead: u32,
+    /// CTAs that must fit one SM at once (register budget).
+    pub min_ctas_per_sm: u32,
+    /// Whether the kernel starts under programmatic dependent launch.
+    pub pdl: bool,
+}
+
+/// How a kernel works: what a problem may be pinned to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Family {
+    /// Tiles of query rows against blocks of 128 keys in shared memory, on tensor cores for FP8.
+    Paged,
+    /// Few query rows; every warp streams pages through registers.
+    Decode,
+}
+
 /// The kernel, with the facts that are its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,6 +131,8 @@ pub enum Engine {
     Tcgen05(Tcgen05),
     /// Warpgroup products, 16 warps, halves of 64 rows.
     Wgmma(Wgmma),
+    /// Warp products in f16, few query rows.
+    Decode(Decode),
 }
 
 /// One compiled variant of NVFP4 paged-context attention.
@@ -114,11 +142,12 @@ pub struct Nvfp4Context {
     pub name: &'static str,
     /// Kernel.
     pub engine: Engine,
-    /// Query heads of a row group: heads that share a KV head and are packed into one tile.
+    /// Query heads of a row group: heads that share a KV head and are packed into one tile. Decode takes whole groups of
+    /// any size and has 1 here.
     pub pack: u32,
-    /// Whether several CTAs may share a tile's keys.
+    /// Whether several CTAs may share a tile's keys. Decode's always may.
     pub split: bool,
-    /// Ring of packed tiles: K and V in turn (tcgen05), or each its own (wgmma).
+    /// Ring of packed tiles: K and V in turn (tcgen05), or each its own (wgmma); 0 without a ring.
     pub packed_stages: u32,
     /// Ring of expanded tiles, likewise.
     pub expanded_stages: u32,
@@ -128,7 +157,7 @@ pub struct Nvfp4Context {
     pub code_reads: CodeReads,
 }
 
-/// Fields of the kernels' parameter block. Shapes: see `kernels/nvfp4_context/params.cuh`.
+/// Fields of the paged kernels' parameter block. Shapes: see `kernels/nvfp4_context/params.cuh`.
 pub const PARAMS: ParamLayout = ParamLayout {
     fields: &[
         ParamField { name: "q", kind: ParamKind::TensorMap },
@@ -161,6 +190,58 @@ pub const PARAMS: ParamLayout = ParamLayout {
     ],
 };
 
+/// Fields of the decode kernel's parameter block. Shapes: see `kernels/nvfp4_context/decode_params.cuh`.
+pub const DECODE_PARAMS: ParamLayout = ParamLayout {
+    fields: &[
+        ParamField { name: "q", kind: ParamKind::Pointer },
+        ParamField { name: "k", kind: ParamKind::Pointer },
+        ParamField { name: "v", kind: ParamKind::Pointer },
+        ParamField { name: "k_scale", kind: ParamKind::Pointer },
+        ParamField { name: "v_scale", kind: ParamKind::Pointer },
+        ParamField { name: "page_table", kind: ParamKind::Pointer },
+        ParamField { name: "seq_lens_kv", kind: ParamKind::Pointer },
+        ParamField { name: "cu_seqlens_q", kind: ParamKind::Pointer },
+        ParamField { name: "out", kind: ParamKind::Pointer },
+        ParamField { name: "lse", kind: ParamKind::Pointer },
+        ParamField { name: "sinks", kind: ParamKind::Pointer },
+        ParamField { name: "bmm1_device", kind: ParamKind::Pointer },
+        ParamField { name: "bmm2_device", kind: ParamKind::Pointer },
+        ParamField { name: "partial_out", kind: ParamKind::Pointer },
+        ParamField { name: "partial_max", kind: ParamKind::Pointer },
+        ParamField { name: "partial_sum", kind: ParamKind::Pointer },
+        ParamField { name: "completed", kind: ParamKind::Pointer },
+        ParamField { name: "q_token_stride", kind: ParamKind::U64 },
+        ParamField { name: "q_head_stride", kind: ParamKind::U64 },
+        ParamField { name: "k_page_stride", kind: ParamKind::U64 },
+        ParamField { name: "k_head_stride", kind: ParamKind::U64 },
+        ParamField { name: "k_token_stride", kind: ParamKind::U64 },
+        ParamField { name: "v_page_stride", kind: ParamKind::U64 },
+        ParamField { name: "v_head_stride", kind: ParamKind::U64 },
+        ParamField { name: "v_token_stride", kind: ParamKind::U64 },
+        ParamField { name: "k_scale_page_stride", kind: ParamKind::U64 },
+        ParamField { name: "k_scale_head_stride", kind: ParamKind::U64 },
+        ParamField { name: "v_scale_page_stride", kind: ParamKind::U64 },
+        ParamField { name: "v_scale_head_stride", kind: ParamKind::U64 },
+        ParamField { name: "page_table_stride", kind: ParamKind::U64 },
+        ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
+        ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
+        ParamField { name: "q_heads", kind: ParamKind::U32 },
+        ParamField { name: "heads_per_kv", kind: ParamKind::U32 },
+        ParamField { name: "kv_heads", kind: ParamKind::U32 },
+        ParamField { name: "splits", kind: ParamKind::U32 },
+    ],
+};
+
+/// Facts that route tables may bound.
+pub mod facts {
+    use crate::route::FactName;
+
+    /// Query rows of a request and KV head: tokens of the longest request times heads of the group.
+    pub const QUERY_ROWS: FactName = "query_rows";
+    /// KV heads.
+    pub const KV_HEADS: FactName = "kv_heads";
+}
+
 /// Packs that have programs of their own; any other group runs with pack 1.
 pub const PACKS: [u32; 9] = [1, 2, 4, 5, 6, 7, 8, 12, 16];
 
@@ -177,7 +258,34 @@ pub const fn every_pack(unsplit: Nvfp4Context, split: Nvfp4Context) -> [Nvfp4Con
     all
 }
 
-/// What a route chooses: a family of schedules by name, and how short a split of the keys may be.
+/// Those of [`every_pack`], then decode's.
+pub const fn with_decode(paged: [Nvfp4Context; 18]) -> [Nvfp4Context; 20] {
+    let mut all = [Nvfp4Context::DECODE; 20];
+    let mut i = 0;
+    while i < paged.len() {
+        all[i] = paged[i];
+        i += 1;
+    }
+    all[i + 1] = Nvfp4Context::DECODE_C16;
+    all
+}
+
+/// KV heads that a grid of the decode kernel has room for.
+const DECODE_HEADS: Bound = Bound::up_to(facts::KV_HEADS, 65_535);
+
+/// The routes of decode.
+pub const DECODE_ROUTES: [Route<Choice>; 2] = [
+    Route {
+        when: &[Bound::up_to(facts::QUERY_ROWS, 8), DECODE_HEADS],
+        then: Choice { schedule: Nvfp4Context::DECODE.name, min_blocks: 1 },
+    },
+    Route {
+        when: &[Bound::up_to(facts::QUERY_ROWS, 16), DECODE_HEADS],
+        then: Choice { schedule: Nvfp4Context::DECODE_C16.name, min_blocks: 1 },
+    },
+];
+
+/// What a route chooses: schedules by name, and how short a split of the keys may be.
 ///
 /// Pack and split count follow from the shape and the SM count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,11 +337,39 @@ impl Nvfp4Context {
         ..Nvfp4Context::WGMMA
     };
 
-    /// Query rows of half a tile.
+    /// Up to 8 query rows.
+    pub const DECODE: Nvfp4Context = Nvfp4Context {
+        name: "decode_c8",
+        engine: Engine::Decode(Decode { columns: 8, warps: 8, pages_ahead: 1, min_ctas_per_sm: 2, pdl: true }),
+        pack: 1,
+        split: true,
+        packed_stages: 0,
+        expanded_stages: 0,
+        dequantise: Dequantise::Table,
+        code_reads: CodeReads::WholeRow,
+    };
+
+    /// Up to 16 query rows, with twice the accumulators.
+    pub const DECODE_C16: Nvfp4Context = Nvfp4Context {
+        name: "decode_c16",
+        engine: Engine::Decode(Decode { columns: 16, warps: 8, pages_ahead: 1, min_ctas_per_sm: 1, pdl: true }),
+        ..Nvfp4Context::DECODE
+    };
+
+    /// How the kernel works.
+    pub const fn family(&self) -> Family {
+        match self.engine {
+            Engine::Tcgen05(_) | Engine::Wgmma(_) => Family::Paged,
+            Engine::Decode(_) => Family::Decode,
+        }
+    }
+
+    /// Query rows of half a tile; all rows of a decode kernel.
     pub const fn half_rows(&self) -> u32 {
         match self.engine {
             Engine::Tcgen05(_) => 128,
             Engine::Wgmma(_) => 64,
+            Engine::Decode(decode) => decode.columns,
         }
     }
 
@@ -247,9 +383,12 @@ impl Nvfp4Context {
         HALVES * self.tokens_per_half()
     }
 
-    /// Threads of a CTA: four warpgroups.
+    /// Threads of a CTA: four warpgroups, or decode's warps.
     pub const fn threads(&self) -> u32 {
-        512
+        match self.engine {
+            Engine::Tcgen05(_) | Engine::Wgmma(_) => 512,
+            Engine::Decode(decode) => 32 * decode.warps,
+        }
     }
 
     /// Rings of each kind: one for K and V in turn, or one each.
@@ -257,6 +396,7 @@ impl Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) => 1,
             Engine::Wgmma(_) => 2,
+            Engine::Decode(_) => 0,
         }
     }
 
@@ -264,20 +404,25 @@ impl Nvfp4Context {
     ///
     /// tcgen05: rings of packed tiles, expanded tiles and 6 slots of page ids; six pairs between the roles of the two
     /// halves (queries, scores, weights twice, rescale slot twice, turns, outputs: sixteen) and one for the queries'
-    /// release. wgmma: rings of packed K and V, expanded K and V, and two tiles of queries.
+    /// release. wgmma: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that of the merge.
     pub const fn barriers(&self) -> u32 {
         let rings = self.rings() * (self.packed_stages + self.expanded_stages);
         match self.engine {
             Engine::Tcgen05(_) => 2 * (rings + 6) + 8 * HALVES + 1,
             Engine::Wgmma(_) => 2 * (rings + 2),
+            Engine::Decode(_) => split_merge::BARRIER_BYTES / 8,
         }
     }
 
-    /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring.
+    /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode the
+    /// merge and the eight products of each scale byte.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
             Engine::Tcgen05(_) => (4096, 1),
             Engine::Wgmma(_) => (1024, 2),
+            Engine::Decode(Decode { columns, warps, .. }) => {
+                return split_merge::shared_bytes(warps, columns, HEAD_DIM) + 256 * 8;
+            }
         };
         let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
         let expanded = self.rings() * self.expanded_stages * BLOCK_KEYS * HEAD_DIM;
@@ -292,6 +437,9 @@ impl Schedule for Nvfp4Context {
     }
 
     fn variant(&self) -> String {
+        if self.family() == Family::Decode {
+            return self.name.to_owned();
+        }
         format!("{}_g{}{}", self.name, self.pack, if self.split { "_split" } else { "" })
     }
 
@@ -299,10 +447,20 @@ impl Schedule for Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) => ("nvfp4_context/tcgen05.cu", "nvfp4_context_tcgen05"),
             Engine::Wgmma(_) => ("nvfp4_context/wgmma.cu", "nvfp4_context_wgmma"),
+            Engine::Decode(_) => ("nvfp4_context/decode.cu", "nvfp4_context_decode"),
         }
     }
 
     fn facts(&self) -> Vec<Fact> {
+        if let Engine::Decode(decode) = self.engine {
+            return vec![
+                Fact::int("columns", decode.columns),
+                Fact::int("warps", decode.warps),
+                Fact::int("pages_ahead", decode.pages_ahead),
+                Fact::int("min_ctas_per_sm", decode.min_ctas_per_sm),
+                Fact::bool("pdl", decode.pdl),
+            ];
+        }
         let dequantise = match self.dequantise {
             Dequantise::PackedMultiply => "packed_multiply",
             Dequantise::F16 => "f16",
@@ -348,6 +506,7 @@ impl Schedule for Nvfp4Context {
                 Fact::int("value_registers", engine.value_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
             ]),
+            Engine::Decode(_) => {}
         }
         facts
     }
@@ -359,19 +518,23 @@ impl Schedule for Nvfp4Context {
             barrier_bytes: 8 * self.barriers(),
             tmem_columns: match self.engine {
                 Engine::Tcgen05(_) => 512,
-                Engine::Wgmma(_) => 0,
+                Engine::Wgmma(_) | Engine::Decode(_) => 0,
             },
         }
     }
 
     fn params(&self) -> ParamLayout {
-        PARAMS
+        match self.family() {
+            Family::Paged => PARAMS,
+            Family::Decode => DECODE_PARAMS,
+        }
     }
 
     fn required_opcodes(&self) -> &'static [&'static str] {
-        match (self.engine, self.dequantise) {
-            (Engine::Tcgen05(_), _) => &["UTCQMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
-            (Engine::Wgmma(_), _) => &["QGMMA", "UTMALDG", "SYNCS"],
+        match self.engine {
+            Engine::Tcgen05(_) => &["UTCQMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
+            Engine::Wgmma(_) => &["QGMMA", "UTMALDG", "SYNCS"],
+            Engine::Decode(_) => &["LDG.E", "HMMA"],
         }
     }
 }
@@ -387,6 +550,8 @@ mod tests {
         let k8 = Nvfp4Context::TCGEN05;
         assert_eq!((k8.barriers(), k8.dynamic_shared_bytes()), (51, 159_744));
         assert_eq!((Nvfp4Context::WGMMA.barriers(), Nvfp4Context::WGMMA.dynamic_shared_bytes()), (40, 228_352));
+        let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
+        assert_eq!(decode, [(1, 40_464), (1, 78_368)]);
     }
 
     #[test]
