@@ -1,7 +1,7 @@
 //! Chunked Gated DeltaNet training on sm100.
 
-use bakewell_core::route::Route;
-use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn};
+use bakewell_core::route::{Bound, Route};
+use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn, facts};
 
 /// Every compiled schedule.
 pub const SCHEDULES: &[Gdn] = &[
@@ -14,10 +14,15 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::ADJOINT_V64,
     Gdn::ADJOINT_V32,
     Gdn::TAIL,
+    Gdn::TCGEN05_SCAN,
+    Gdn::TCGEN05_STATES,
+    Gdn::TCGEN05_ADJOINT,
     Gdn::TABLES,
     Gdn::COPY,
 ];
 
-/// Which engine serves which shapes; first match wins.
-pub const ROUTES: &[Route<Choice>] =
-    &[Route { when: &[], then: Choice { engine: Engine::Registers, costs: Costs::REGISTERS } }];
+/// Tensor memory wherever there are tokens; a tensor map needs some.
+pub const ROUTES: &[Route<Choice>] = &[
+    Route { when: &[Bound::from(facts::TOKENS, 1)], then: Choice { engine: Engine::Tcgen05, costs: Costs::TCGEN05 } },
+    Route { when: &[], then: Choice { engine: Engine::Registers, costs: Costs::REGISTERS } },
+];

@@ -360,4 +360,22 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         ptx: include_bytes!("../programs/gdn-tail.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-tail.cubin.zst"),
     },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "tcgen05_adjoint",
+        ptx: include_bytes!("../programs/gdn-tcgen05_adjoint.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-tcgen05_adjoint.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "tcgen05_scan",
+        ptx: include_bytes!("../programs/gdn-tcgen05_scan.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-tcgen05_scan.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "tcgen05_states",
+        ptx: include_bytes!("../programs/gdn-tcgen05_states.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-tcgen05_states.cubin.zst"),
+    },
 ];

@@ -5,7 +5,7 @@ use bakewell::{Device, Stream};
 use bakewell_conformance::gdn::{Case, Gate, Inputs, Place, Staged};
 use bakewell_conformance::{HostTensor, Outputs};
 
-use super::{equal, on_one_emulator, outputs, verify};
+use super::{equal, on_some_engines, outputs, verify};
 
 /// Two key heads, a group of two, chunk edges, an empty sequence, states everywhere.
 fn mixed() -> Inputs {
@@ -46,7 +46,7 @@ fn pinned(inputs: &Inputs, change: impl Fn(&mut Pins)) -> Inputs {
 #[test]
 fn layouts_do_not_matter() {
     let inputs = mixed();
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         let first = outputs(device, &inputs, Place::Contiguous)?;
         for place in [Place::Packed, Place::Gapped, Place::Copied] {
             equal(&format!("{place:?}"), &first, &outputs(device, &inputs, place)?)?;
@@ -58,7 +58,7 @@ fn layouts_do_not_matter() {
 /// Whole and cut: the other order, states made again, every compiled number of value columns, another SM count.
 #[test]
 fn pins_that_change_no_bits() {
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         for inputs in [mixed(), cut()] {
             let inputs = pinned(&inputs, |pins| {
                 pins.segment_chunks.get_or_insert(0);
@@ -80,7 +80,7 @@ fn pins_that_change_no_bits() {
 
 #[test]
 fn offsets_on_the_device_give_the_bits_of_those_on_the_host() {
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         for inputs in [mixed(), cut()] {
             let inputs = pinned(&inputs, |pins| {
                 pins.segment_chunks.get_or_insert(0);
@@ -97,7 +97,7 @@ fn offsets_on_the_device_give_the_bits_of_those_on_the_host() {
 #[test]
 fn offsets_may_change_between_launches_of_a_binding() {
     let inputs = pinned(&mixed(), |pins| pins.segment_chunks = Some(1)).with_device_offsets();
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         let text = |error: bakewell::Error| error.to_string();
         let placed = Inputs { place: Place::Packed, ..inputs.clone() };
         let staged = Staged::new(device, &placed).map_err(text)?;
@@ -160,7 +160,7 @@ fn alone(inputs: &Inputs, sequence: usize) -> Inputs {
 #[test]
 fn neighbours_do_not_matter() {
     let inputs = mixed();
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         let together = outputs(device, &inputs, Place::Contiguous)?;
         for i in [0, 2, 3] {
             let single = alone(&inputs, i);
@@ -187,7 +187,7 @@ fn another_sequences_nan_does_not_leak() {
         let row = state.bytes.len() / 4;
         state.bytes[2 * row..3 * row].fill(0xFF);
     }
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         let (before, after) = (outputs(device, &clean, Place::Packed)?, outputs(device, &foul, Place::Packed)?);
         for i in [0, 1, 3] {
             if sequence(&clean, &before, i) != sequence(&foul, &after, i) {
@@ -217,7 +217,7 @@ fn a_sequence_in_two_calls_is_the_sequence() {
         ..Case::default()
     };
     let whole = case.inputs().unwrap();
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         if device.runtime().is_none() {
             println!("skipped {device}: its states are f64, and f32 between calls");
             return Ok(());
@@ -264,7 +264,7 @@ fn no_gates_are_gates_of_zero() {
     let zero = case.inputs().unwrap();
     let mut none = zero.clone();
     none.problem.gate = false;
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         let mut gated = outputs(device, &zero, Place::Contiguous)?;
         gated.0.retain(|(name, _)| *name != "dg");
         equal("no gates", &gated, &outputs(device, &none, Place::Contiguous)?)
@@ -276,7 +276,7 @@ fn no_gates_are_gates_of_zero() {
 fn other_segments_are_as_good() {
     let inputs = cut();
     let expected = inputs.expected().unwrap();
-    on_one_emulator(|device| {
+    on_some_engines(|device| {
         for segment_chunks in [0, 2] {
             let inputs = pinned(&inputs, |pins| pins.segment_chunks = Some(segment_chunks));
             verify(device, &inputs, &expected).map_err(|failure| format!("{segment_chunks} chunks: {failure}"))?;

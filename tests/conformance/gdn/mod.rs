@@ -22,25 +22,15 @@ use bakewell_conformance::gdn::{Expected, Inputs, Judgement, Place, judge, run};
 use bakewell_conformance::{Golden, Outputs};
 use bakewell_tests::data;
 
-/// Runs a check on the reference, a GPU if there is one, and the emulator as two architectures: what a program computes does
-/// not depend on the architecture that it is compiled for, and `bakewell verify` runs them all.
+/// Runs a check on the reference, a GPU if there is one, and the emulator as two architectures: one with the scans on
+/// warpgroup products, one on tensor memory. What a program computes does not depend on the architecture that it is compiled
+/// for, and `bakewell verify` runs them all.
 #[track_caller]
 fn on_some_engines(check: impl Fn(&Device) -> Result<(), String>) {
-    on_engines(&[Arch::Sm90, Arch::Sm100], check);
-}
-
-/// The same with the emulator as one architecture, for checks of many runs.
-#[track_caller]
-fn on_one_emulator(check: impl Fn(&Device) -> Result<(), String>) {
-    on_engines(&[Arch::Sm90], check);
-}
-
-#[track_caller]
-fn on_engines(emulated: &[Arch], check: impl Fn(&Device) -> Result<(), String>) {
     let engines = Engines::find();
     print!("{}", engines.skipped());
     let chosen = |device: &&Device| match device.name().parse() {
-        Ok(DeviceName::Emulated(arch)) => emulated.contains(&arch),
+        Ok(DeviceName::Emulated(arch)) => [Arch::Sm90, Arch::Sm100].contains(&arch),
         _ => true,
     };
     for device in engines.present.iter().filter(chosen) {

@@ -35,11 +35,10 @@ fn the_number_of_sms_does_not_matter() {
 
 #[test]
 fn every_seed_gives_the_same_bytes() {
-    for segment_chunks in [0, 1] {
+    for (arch, segment_chunks) in [(Arch::Sm90, 0), (Arch::Sm90, 1), (Arch::Sm100, 0), (Arch::Sm100, 1)] {
         let inputs = small(segment_chunks);
         let what = format!("segments of {segment_chunks} chunks");
-        let sm_count = Arch::Sm90.typical_sm_count();
-        every_order_gives_the_same(&what, Arch::Sm90, sm_count, &ORDERS[..4], |device| {
+        every_order_gives_the_same(&what, arch, arch.typical_sm_count(), &ORDERS[..4], |device| {
             outputs(device, &inputs, Place::Contiguous)
         });
     }
@@ -49,16 +48,18 @@ fn every_seed_gives_the_same_bytes() {
 #[test]
 fn packed_rows_are_read_in_place() {
     let inputs = small(0);
-    let moved = |place| {
-        let runtime = EmulatedRuntime::new(Arch::Sm90);
-        outputs(&Device::with_runtime(runtime.clone()).unwrap(), &inputs, place).unwrap();
-        let counters = runtime.take_report().counters;
-        Path::ALL.map(|path| counters.bytes(path))
-    };
-    let (contiguous, packed, copied) = (moved(Place::Contiguous), moved(Place::Packed), moved(Place::Copied));
-    assert_eq!(contiguous, packed);
-    let stored = Path::GlobalStore as usize;
-    // Each of 73 tokens: q, k, do and v, of the backward again; g once, beta twice.
-    let rows = 73 * (2 * (256 + 256 + 512) + 512 + 8 + 2 * 8);
-    assert_eq!(copied[stored] - contiguous[stored], rows, "a copy writes every byte once");
+    for arch in [Arch::Sm90, Arch::Sm100] {
+        let moved = |place| {
+            let runtime = EmulatedRuntime::new(arch);
+            outputs(&Device::with_runtime(runtime.clone()).unwrap(), &inputs, place).unwrap();
+            let counters = runtime.take_report().counters;
+            Path::ALL.map(|path| counters.bytes(path))
+        };
+        let (contiguous, packed, copied) = (moved(Place::Contiguous), moved(Place::Packed), moved(Place::Copied));
+        assert_eq!(contiguous, packed);
+        let stored = Path::GlobalStore as usize;
+        // Each of 73 tokens: q, k, do and v, of the backward again; g once, beta twice.
+        let rows = 73 * (2 * (256 + 256 + 512) + 512 + 8 + 2 * 8);
+        assert_eq!(copied[stored] - contiguous[stored], rows, "a copy writes every byte once");
+    }
 }

@@ -262,20 +262,20 @@ impl Planner<'_> {
         chosen.copied().ok_or_else(|| no_program(self.architecture, format!("{role:?} of engine {engine:?}")))
     }
 
-    /// One engine has the adjoint's pre-scan, which gives what no other launch repeats.
+    /// Pre-scans give what no other launch repeats: they are on registers where the engine has none.
     fn engine(&self, role: Role) -> Engine {
-        match role {
-            Role::AdjointPreScan => Engine::Registers,
+        match (role, self.choice.engine) {
+            (Role::AdjointPreScan, _) | (Role::PreScan, Engine::Tcgen05) => Engine::Registers,
             _ => self.choice.engine,
         }
     }
 
-    /// On warpgroup products one program leaves a tape, with or without outputs, and another none. On registers states and
-    /// maps are of one program.
+    /// But on registers one program leaves a tape, with or without outputs, and another none. States and maps are of one
+    /// program there.
     fn stage(&self, role: Role) -> Stage {
         let states = self.problem.training && self.problem.pins.save_state;
-        match (role, self.choice.engine) {
-            (Role::Scan, Engine::Wgmma) if states => Stage::States,
+        match (role, self.engine(role)) {
+            (Role::Scan, Engine::Wgmma | Engine::Tcgen05) if states => Stage::States,
             (Role::PreScan, Engine::Registers) => Stage::States,
             _ => role.stage(),
         }

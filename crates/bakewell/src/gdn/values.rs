@@ -156,7 +156,7 @@ impl Values {
         }
     }
 
-    /// The tensor map of a field of the scans on warpgroup products, and the tensor it is of. A tensor that the call does
+    /// The tensor map of a field of the scans that have them, and the tensor it is of. A tensor that the call does
     /// not have gets a map that no copy uses: its address, which a map must have, is that of the inverses.
     fn map(&self, field: &'static str) -> Option<(&'static str, TensorMapRequest)> {
         let tensor = field.strip_suffix("_map")?;

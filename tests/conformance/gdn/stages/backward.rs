@@ -41,7 +41,7 @@ impl Known {
 }
 
 /// Cases of both stages, with or without a gradient of the final state.
-fn cases() -> Vec<(Case, bool)> {
+pub(super) fn cases() -> Vec<(Case, bool)> {
     vec![
         (Case { lengths: &[64], ..Case::default() }, false),
         (Case { lengths: &[1, 0, 63, 65], h0: true, l2norm: true, packed: true, ..Case::default() }, true),
@@ -125,7 +125,7 @@ fn adjoint(device: &Device, known: &Known) {
 }
 
 /// The same of any engine.
-fn adjoint_on(engine: Engine, device: &Device, known: &Known) {
+pub(super) fn adjoint_on(engine: Engine, device: &Device, known: &Known) {
     let Known { inputs, backward, .. } = known;
     let staged = Staged::new(device, inputs).unwrap();
     let returned = known.returned(&staged);

@@ -11,6 +11,7 @@
 //! | [`backward`] | tests of the stages of a backward |
 //! | [`giant`] | tests of tensors past 2^31 elements |
 //! | [`wgmma`] | tests of the scans on Hopper's warpgroup products |
+//! | [`tcgen05`] | tests of the scans on tensor memory |
 
 mod backward;
 mod forward;
@@ -20,6 +21,7 @@ mod inputs;
 mod model;
 mod staged;
 mod staged_backward;
+mod tcgen05;
 mod wgmma;
 
 use bakewell_conformance::compare::{Tolerance, compare};

@@ -183,6 +183,8 @@ impl<'a> Staged<'a> {
             .u32("m_of_last", 0)?;
         if schedule.engine == Engine::Wgmma {
             block.pointer("fade", 0)?.pointer("carries", 0)?.f32("forget", 0.0)?;
+        }
+        if schedule.engine != Engine::Registers {
             let rows = |buffer| self.rows_of_values(buffer);
             let of_values = [("v", self.v), ("o", rows(&scanned.o)), ("v_new", rows(&scanned.v_new))];
             self.write_maps(&mut block, &of_values, &[("h", &scanned.h)])?;
@@ -193,7 +195,7 @@ impl<'a> Staged<'a> {
         Ok(scanned)
     }
 
-    /// The tensor maps of a stage on warpgroup products: those of q and k, of tensors of value heads, and of states.
+    /// The tensor maps of a stage: those of q and k, of tensors of value heads, and of states.
     pub(super) fn write_maps(
         &self,
         block: &mut ParamBlock,

@@ -89,7 +89,7 @@ impl<'a> Returned<'a> {
             .pointer("dh", scanned.dh.address())?
             .pointer("dh0", scanned.dh0.address())?
             .pointer("segment_state", 0)?;
-        if schedule.engine == Engine::Wgmma {
+        if schedule.engine != Engine::Registers {
             let dv = self.staged.rows_of_values(&scanned.dv);
             self.staged.write_maps(&mut block, &[("grad_o", self.grad_o), ("dv", dv)], &[("dh", &scanned.dh)])?;
             self.staged.write_inverse_map(&mut block)?;

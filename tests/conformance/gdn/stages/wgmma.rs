@@ -15,16 +15,17 @@ fn untouched(buffer: &Buffer) -> bool {
     buffer.read().unwrap().iter().all(|&byte| byte == 0xFF)
 }
 
-/// Every program of the forward: values, nothing written that is not asked for, and the same bits from all.
-fn scan(device: &Device, case: &Case) {
+/// Every program of the forward on an engine: values, nothing written that is not asked for, and the same bits from all.
+pub(super) fn scan(engine: Engine, device: &Device, case: &Case) {
     let inputs = Inputs::new(case);
     let model = Forward::of(&inputs);
     let staged = Staged::new(device, &inputs).unwrap();
     staged.prepare_from(&model).unwrap();
     let start = device.upload(&to_f32(&starts(&inputs, &model))).unwrap();
-    let of_stage = |stage| staged.schedules_on(Engine::Wgmma, stage);
+    let of_stage = |stage| staged.schedules_on(engine, stage);
     let programs: Vec<_> = of_stage(Stage::Scan).chain(of_stage(Stage::States)).collect();
-    assert_eq!(programs.len(), 4, "with and without states, a head and half a head per CTA");
+    let splits = if engine == Engine::Wgmma { 2 } else { 1 };
+    assert_eq!(programs.len(), 2 * splits, "with and without states, a head and half a head per CTA");
     let (mut outputs, mut states) = (None, None);
     for schedule in programs {
         let what = |tensor: &str| format!("{device} {} {tensor} of {case:?}", schedule.name);
@@ -56,7 +57,7 @@ fn scan(device: &Device, case: &Case) {
 #[test]
 fn scans_give_outputs_and_states() {
     for (seed, case) in cases().iter().enumerate() {
-        scan(&emulated(Arch::Sm90, seed as u64, CompletionPolicy::Random), case);
+        scan(Engine::Wgmma, &emulated(Arch::Sm90, seed as u64, CompletionPolicy::Random), case);
     }
 }
 
@@ -64,8 +65,8 @@ fn scans_give_outputs_and_states() {
 #[test]
 fn scans_go_round_their_rings() {
     let case = Case { lengths: &[390], l2norm: true, h0: true, packed: true, ..Case::default() };
-    scan(&emulated(Arch::Sm90, 1, CompletionPolicy::Eager), &case);
-    scan(&emulated(Arch::Sm90, 2, CompletionPolicy::Lazy), &case);
+    scan(Engine::Wgmma, &emulated(Arch::Sm90, 1, CompletionPolicy::Eager), &case);
+    scan(Engine::Wgmma, &emulated(Arch::Sm90, 2, CompletionPolicy::Lazy), &case);
 }
 
 /// Chunks before those that are remembered are not read: a matrix of NaN there does not matter. M is not there, and said so.
@@ -104,5 +105,5 @@ fn pre_scans_pass_over_what_is_forgotten() {
 #[test]
 fn scans_start_at_segments() {
     let case = Case { lengths: &[65, 0, 200], h0: true, l2norm: true, segment_chunks: Some(2), ..Case::default() };
-    scan(&emulated(Arch::Sm90, 3, CompletionPolicy::Lazy), &case);
+    scan(Engine::Wgmma, &emulated(Arch::Sm90, 3, CompletionPolicy::Lazy), &case);
 }

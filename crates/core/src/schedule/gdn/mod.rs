@@ -13,7 +13,8 @@
 //! | [`tables`] | the tables from offsets on the device |
 //! | [`copy`] | a tensor that cannot be read in place, made contiguous |
 //!
-//! [`wgmma`] has what is particular to the scans on Hopper's warpgroup products, [`wgmma_tail`] to the tail on them.
+//! [`wgmma`] has what is particular to the scans on Hopper's warpgroup products, [`wgmma_tail`] to the tail on them,
+//! [`tcgen05`] to the scans on tensor memory.
 
 pub mod adjoint;
 pub mod compose;
@@ -22,6 +23,7 @@ pub mod prepare;
 pub mod scan;
 pub mod tables;
 pub mod tail;
+pub mod tcgen05;
 pub mod wgmma;
 pub mod wgmma_tail;
 
@@ -151,6 +153,8 @@ pub enum Engine {
     Registers,
     /// Hopper's warpgroup products.
     Wgmma,
+    /// Tensor memory.
+    Tcgen05,
 }
 
 /// One compiled program of chunked Gated DeltaNet training.
@@ -262,8 +266,10 @@ impl Gdn {
 
     /// Bytes of dynamic shared memory of a CTA. The kernel asserts the same sum.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
-        if matches!(self.engine, Engine::Wgmma) {
-            return wgmma::shared_bytes(self);
+        match self.engine {
+            Engine::Registers => {}
+            Engine::Wgmma => return wgmma::shared_bytes(self),
+            Engine::Tcgen05 => return tcgen05::shared_bytes(self),
         }
         match self.stage {
             Stage::Prepare => prepare::SHARED_BYTES,
@@ -287,8 +293,10 @@ impl Schedule for Gdn {
     }
 
     fn source(&self) -> (&'static str, &'static str) {
-        if self.engine == Engine::Wgmma {
-            return wgmma::source(self);
+        match self.engine {
+            Engine::Registers => {}
+            Engine::Wgmma => return wgmma::source(self),
+            Engine::Tcgen05 => return tcgen05::source(self),
         }
         match self.stage {
             Stage::Prepare => ("gdn/prepare.cu", "gdn_prepare"),
@@ -302,8 +310,10 @@ impl Schedule for Gdn {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        if self.engine == Engine::Wgmma {
-            return wgmma::facts(self);
+        match self.engine {
+            Engine::Registers => {}
+            Engine::Wgmma => return wgmma::facts(self),
+            Engine::Tcgen05 => return tcgen05::facts(self),
         }
         let mut facts = vec![
             Fact::int("threads", self.threads),
@@ -318,8 +328,10 @@ impl Schedule for Gdn {
     }
 
     fn budgets(&self) -> Budgets {
-        if self.engine == Engine::Wgmma {
-            return wgmma::budgets(self);
+        match self.engine {
+            Engine::Registers => {}
+            Engine::Wgmma => return wgmma::budgets(self),
+            Engine::Tcgen05 => return tcgen05::budgets(self),
         }
         Budgets {
             threads: self.threads,
@@ -334,8 +346,10 @@ impl Schedule for Gdn {
     }
 
     fn params(&self) -> ParamLayout {
-        if self.engine == Engine::Wgmma {
-            return wgmma::params(self);
+        match self.engine {
+            Engine::Registers => {}
+            Engine::Wgmma => return wgmma::params(self),
+            Engine::Tcgen05 => return tcgen05::params(self),
         }
         match self.stage {
             Stage::Prepare => prepare::PARAMS,
@@ -354,6 +368,7 @@ impl Schedule for Gdn {
             (Engine::Registers, Stage::Prepare | Stage::Compose) => &["HMMA"],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
             (Engine::Wgmma, _) => &["HGMMA", "UTMALDG", "SYNCS"],
+            (Engine::Tcgen05, _) => &["UTCHMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
         }
     }
 }
@@ -414,6 +429,9 @@ impl Costs {
         boundary: 3000,
         launches: 10_000,
     };
+
+    /// Tensor memory, pre-scans on registers. Estimates until a device has said otherwise.
+    pub const TCGEN05: Costs = Costs { scan_steps: &[(128, 1100)], ..Costs::REGISTERS };
 
     /// The engine of registers. Estimates until a device has said otherwise.
     pub const REGISTERS: Costs = Costs {

@@ -144,8 +144,8 @@ pub(super) const fn params(schedule: &Gdn) -> ParamLayout {
     }
 }
 
-const SCAN_MAPS: [&str; 7] = ["q_map", "k_map", "v_map", "a_map", "h_map", "o_map", "v_new_map"];
-const ADJOINT_MAPS: [&str; 6] = ["q_map", "k_map", "grad_o_map", "a_map", "dh_map", "dv_map"];
+pub(super) const SCAN_MAPS: [&str; 7] = ["q_map", "k_map", "v_map", "a_map", "h_map", "o_map", "v_new_map"];
+pub(super) const ADJOINT_MAPS: [&str; 6] = ["q_map", "k_map", "grad_o_map", "a_map", "dh_map", "dv_map"];
 const PRE_SCAN_FIELDS: [ParamField; 3] = [pointer("fade"), pointer("carries"), f32("forget")];
 
 /// Fields of the parameter block of the forward scan: tensor maps, then those of [`scan::PARAMS`], then those of the
