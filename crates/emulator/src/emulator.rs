@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::async_engine::{AsyncEngine, CompletionPolicy};
 use crate::check::Observer;
 use crate::check::order::{LaunchState, OrderChecker};
-use crate::decode::{Globals, Program, decode_kernel, initial_bytes, size_of, survey_kernel};
+use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
 use crate::exec::mbarrier::Mbarriers;
 use crate::finding::Finding;
@@ -129,7 +129,8 @@ impl Module {
 
     /// Every instruction that cannot be executed on `target`, with the reason: once per text and reason.
     pub fn unsupported(&self, target: Target) -> Vec<Error> {
-        let globals = self.tree.variables.iter().map(|v| (v.name.clone(), 0)).collect();
+        let variables = self.tree.variables.iter().map(|v| (v.name.clone(), 0));
+        let globals = variables.chain(functions_of(&self.tree)).collect();
         let mut seen = std::collections::HashSet::new();
         let found = self.kernels().into_iter().flat_map(|name| survey_kernel(&self.tree, name, &globals, target));
         found.filter(|error| seen.insert(error.to_string())).collect()
@@ -140,7 +141,7 @@ impl Module {
 #[derive(Debug)]
 pub struct LoadedModule {
     tree: ast::Module,
-    /// Addresses of global and constant variables.
+    /// Addresses of global and constant variables and of functions.
     pub globals: Globals,
     programs: Mutex<HashMap<String, Arc<Program>>>,
     target: Target,
@@ -315,7 +316,7 @@ impl Emulator {
         if !self.target.runs(&word) {
             return Err(Error::launch("module", format!("a .target that {} runs", self.target), word));
         }
-        let mut globals = Globals::new();
+        let mut globals: Globals = functions_of(&tree).collect();
         let placed: Vec<_> = tree
             .variables
             .iter()
@@ -350,8 +351,9 @@ impl Emulator {
             return Err(Error::launch("params", format!("{} bytes", program.param_bytes), params.len()));
         }
         let id = self.launches.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let workspace = if program.is_cooperative() { self.grid_workspace()? } else { 0 };
         let run = Run {
-            grid: Arc::new(Grid::new(shape, id)),
+            grid: Arc::new(Grid::new(shape, id, workspace)),
             program,
             params: Arc::new(params.to_vec()),
             global: self.memory(),
@@ -364,7 +366,19 @@ impl Emulator {
             order: Arc::default(),
         };
         tracing::debug!(kernel, ?shape, "emulate");
-        Ok(run.run())
+        let report = run.run();
+        if workspace != 0 {
+            self.free(workspace)?;
+        }
+        Ok(report)
+    }
+
+    /// Zeros for the barriers of a cooperative launch.
+    fn grid_workspace(&self) -> Result<u64> {
+        const BYTES: usize = 64;
+        let address = self.allocate("grid workspace", BYTES as u64)?;
+        self.write(address, &[0; BYTES])?;
+        Ok(address)
     }
 
     /// Checks a launch against the kernel and the device.

@@ -11,6 +11,8 @@ const REFUSED: &[&str] = &[
     "tcgen05.alloc.exclusive",
     "tcgen05.dealloc.exclusive",
     "multimem.",
+    "tex.",
+    "suld.",
     "mma.sp",
     "fma.rn.oob",
     "tcgen05.mma.cta_group::1.kind::f16.ashift",

@@ -4,14 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::module::declaration_error;
-use super::{Callee, Decoder, Demands, Formal, Globals, Guard, ParamInfo, Program, Refusal, Symbol, size_of};
+use super::{
+    Callee, Decoder, Demands, Formal, FrameRange, Globals, Guard, ParamInfo, Program, Refusal, Symbol, size_of,
+};
 use crate::error::{Error, Result};
 use crate::exec::Op;
+use crate::exec::call::{CallOp, STACK_BYTES};
 use crate::exec::control::ControlOp;
 use crate::isa::table::TABLE;
 use crate::isa::{Target, Type};
 use crate::machine::RegCounts;
-use crate::parse::ast::{Address, Function, Instruction, Module, Operand, Space, Statement, Variable};
+use crate::parse::ast::{Address, Function, Init, Instruction, Module, Operand, Space, Statement, Variable};
 
 /// Decodes the entry `name` of a module for `target`.
 ///
@@ -42,7 +45,7 @@ fn decode(
         let known: Vec<_> = module.functions.iter().filter(|f| f.entry).map(|f| f.name.as_str()).collect();
         return Err(Error::launch("kernel", format!("one of {known:?}"), name));
     };
-    let reached = Reached::from(module, entry)?;
+    let reached = Reached::from(module, entry);
     let mut decoder = Decoder {
         target,
         ptx: (module.version.0.min(1000) * 10 + module.version.1) as u16,
@@ -63,18 +66,27 @@ fn decode(
         line: entry.line,
         after: Vec::new(),
         carry: None,
+        frame: None,
+        stack_at_entry: None,
     };
-    let mut unit = Unit { module, decoder: &mut decoder, shared: 0, dynamic_align: 16, reached: &reached, refusals };
+    let frames = Vec::new();
+    let mut unit =
+        Unit { module, decoder: &mut decoder, shared: 0, dynamic_align: 16, reached: &reached, refusals, frames };
     unit.module_scope()?;
     let (params, param_bytes) = unit.entry_params(entry)?;
     unit.declare_callees()?;
     unit.body(entry)?;
     unit.decoder.emit(Op::Control(ControlOp::Exit));
-    for function in reached.functions.iter().copied() {
-        unit.callee(function)?;
+    for (frame, function) in (0..).zip(reached.functions.iter().copied()) {
+        unit.callee(function, frame)?;
     }
-    let (shared, dynamic_align) = (unit.shared, unit.dynamic_align);
-    finish(module, entry, decoder, params, param_bytes, shared, dynamic_align)
+    let (shared, dynamic_align, frames) = (unit.shared, unit.dynamic_align, unit.frames);
+    if reached.uses_stack {
+        decoder.local_bytes = decoder.local_bytes.next_multiple_of(256) + STACK_BYTES;
+    }
+    let mut program = finish(module, entry, decoder, params, param_bytes, shared, dynamic_align)?;
+    program.frames = frames;
+    Ok(program)
 }
 
 /// Resolves labels and collects the program.
@@ -131,6 +143,7 @@ fn finish(
         constant_predicates: decoder.constant_predicates,
         shared_static,
         shared_dynamic_align,
+        frames: Vec::new(),
         local_bytes: decoder.local_bytes,
         params,
         param_bytes,
@@ -143,65 +156,114 @@ fn finish(
 struct Reached<'m> {
     names: HashSet<&'m str>,
     functions: Vec<&'m Function>,
+    /// By function: those that it may call, directly or not.
+    calls: Vec<HashSet<u32>>,
+    /// Functions whose address is taken.
+    pointed_to: HashSet<u32>,
+    /// Whether `alloca` is used.
+    uses_stack: bool,
 }
 
 impl<'m> Reached<'m> {
-    fn from(module: &'m Module, entry: &'m Function) -> Result<Reached<'m>> {
+    fn from(module: &'m Module, entry: &'m Function) -> Reached<'m> {
         let defined: HashMap<&str, &Function> =
             module.functions.iter().filter(|f| !f.entry && f.body.is_some()).map(|f| (f.name.as_str(), f)).collect();
-        let mut reached = Reached { names: HashSet::new(), functions: Vec::new() };
-        let mut graph: HashMap<&str, Vec<&str>> = HashMap::new();
-        let mut queue = vec![entry];
-        while let Some(function) = queue.pop() {
-            let mut names = HashSet::new();
-            collect_names(function.body.as_deref().unwrap_or(&[]), &mut names);
-            for name in &names {
-                if let Some(callee) = defined.get(name) {
-                    graph.entry(function.name.as_str()).or_default().push(name);
-                    if !reached.functions.iter().any(|f| f.name == callee.name) {
-                        reached.functions.push(callee);
-                        queue.push(callee);
-                    }
-                }
+        let variables: HashMap<&str, &Variable> = module.variables.iter().map(|v| (v.name.as_str(), v)).collect();
+        let mut names = HashSet::new();
+        let mut functions: Vec<&Function> = Vec::new();
+        let mut uses = vec![Uses::of(entry)];
+        // Every name once: functions are followed, variables through the symbols that they start with.
+        let mut queue: Vec<&str> = uses[0].called.union(&uses[0].others).copied().collect();
+        let mut pointed_to: HashSet<&str> = uses[0].others.clone();
+        while let Some(name) = queue.pop() {
+            if !names.insert(name) {
+                continue;
             }
-            reached.names.extend(names);
-        }
-        for function in &reached.functions {
-            if calls_itself(&graph, &function.name) {
-                return Err(Error::Refused {
-                    line: function.line,
-                    text: function.name.clone(),
-                    reason: "recursive functions are not supported".to_string(),
+            if let Some(function) = defined.get(name) {
+                let found = Uses::of(function);
+                queue.extend(found.called.union(&found.others));
+                pointed_to.extend(&found.others);
+                functions.push(function);
+                uses.push(found);
+            }
+            if let Some(variable) = variables.get(name) {
+                let symbols = variable.init.iter().filter_map(|item| match item {
+                    Init::Symbol { name, .. } => Some(name.as_str()),
+                    _ => None,
                 });
+                pointed_to.extend(symbols.clone());
+                queue.extend(symbols);
             }
         }
-        Ok(reached)
+        let index: HashMap<&str, u32> = functions.iter().map(|f| f.name.as_str()).zip(0..).collect();
+        let pointed_to: HashSet<u32> = pointed_to.iter().filter_map(|name| index.get(name).copied()).collect();
+        let direct: Vec<HashSet<u32>> = uses[1..]
+            .iter()
+            .map(|uses| {
+                let called = uses.called.iter().filter_map(|name| index.get(name).copied());
+                let pointed = if uses.calls_register { pointed_to.clone() } else { HashSet::new() };
+                called.chain(pointed).collect()
+            })
+            .collect();
+        let calls = (0..functions.len()).map(|from| closure(&direct, from)).collect();
+        let uses_stack = uses.iter().any(|uses| uses.stack);
+        Reached { names, functions, calls, pointed_to, uses_stack }
     }
 }
 
-fn calls_itself(graph: &HashMap<&str, Vec<&str>>, name: &str) -> bool {
+/// Everything that can be reached from `from` in one step or more.
+fn closure(direct: &[HashSet<u32>], from: usize) -> HashSet<u32> {
     let mut seen = HashSet::new();
-    let mut queue: Vec<&str> = graph.get(name).cloned().unwrap_or_default();
+    let mut queue: Vec<u32> = direct[from].iter().copied().collect();
     while let Some(next) = queue.pop() {
-        if next == name {
-            return true;
-        }
         if seen.insert(next) {
-            queue.extend(graph.get(next).into_iter().flatten());
+            queue.extend(&direct[next as usize]);
         }
     }
-    false
+    seen
 }
 
-/// Every name in the operands of a body.
-fn collect_names<'m>(body: &'m [Statement], names: &mut HashSet<&'m str>) {
-    for statement in body {
-        match statement {
-            Statement::Instruction(instruction) => {
-                instruction.operands.iter().for_each(|item| collect_operand(item, names));
+/// What a function's body names.
+#[derive(Default)]
+struct Uses<'m> {
+    /// As the function of a call.
+    called: HashSet<&'m str>,
+    /// Anywhere else.
+    others: HashSet<&'m str>,
+    /// A call through a register.
+    calls_register: bool,
+    /// `alloca`
+    stack: bool,
+}
+
+impl<'m> Uses<'m> {
+    fn of(function: &'m Function) -> Uses<'m> {
+        let mut uses = Uses::default();
+        uses.collect(function.body.as_deref().unwrap_or(&[]));
+        uses
+    }
+
+    fn collect(&mut self, body: &'m [Statement]) {
+        for statement in body {
+            match statement {
+                Statement::Instruction(instruction) => {
+                    self.stack |= instruction.mnemonic == "alloca";
+                    let mut operands = instruction.operands.as_slice();
+                    if instruction.mnemonic == "call" {
+                        if let [Operand::List(_), rest @ ..] = operands {
+                            operands = rest;
+                        }
+                        if let [Operand::Name(name), rest @ ..] = operands {
+                            self.calls_register |= name.starts_with('%') || rest.len() > 1;
+                            self.called.insert(name);
+                            operands = rest;
+                        }
+                    }
+                    operands.iter().for_each(|item| collect_operand(item, &mut self.others));
+                }
+                Statement::Block(inner) => self.collect(inner),
+                _ => {}
             }
-            Statement::Block(inner) => collect_names(inner, names),
-            _ => {}
         }
     }
 }
@@ -234,6 +296,8 @@ struct Unit<'m, 'd, 'g> {
     dynamic_align: u32,
     reached: &'d Reached<'m>,
     refusals: Option<&'d mut Vec<Error>>,
+    /// Parameters and results of each function; then what its body declares.
+    frames: Vec<[FrameRange; 2]>,
 }
 
 impl<'m> Unit<'m, '_, '_> {
@@ -309,11 +373,21 @@ impl<'m> Unit<'m, '_, '_> {
 
     /// Labels and parameter places of every function reached.
     fn declare_callees(&mut self) -> Result<()> {
-        for function in &self.reached.functions {
+        for (index, function) in (0..).zip(&self.reached.functions) {
             let label = self.decoder.new_label();
+            let start = self.place();
             let params = self.formals(&function.params)?;
             let returns = self.formals(&function.returns)?;
-            self.decoder.callees.insert(function.name.clone(), Callee { label, params, returns });
+            let formals = self.range_from(start);
+            self.frames.push([formals.clone(), formals]);
+            let address = self.decoder.globals.get(&function.name).copied();
+            if let Some(address) = address {
+                self.declare(&function.name, Symbol::Global(address));
+            }
+            let address = address.filter(|_| self.reached.pointed_to.contains(&index));
+            let comes_back_to = self.reached.calls[index as usize].iter().copied().collect();
+            let callee = Callee { label, params, returns, address, comes_back_to };
+            self.decoder.callees.insert(function.name.clone(), callee);
         }
         Ok(())
     }
@@ -334,7 +408,16 @@ impl<'m> Unit<'m, '_, '_> {
             .collect()
     }
 
-    fn callee(&mut self, function: &'m Function) -> Result<()> {
+    /// Registers and local bytes handed out so far.
+    fn place(&self) -> (RegCounts, u32) {
+        (self.decoder.counts, self.decoder.local_bytes)
+    }
+
+    fn range_from(&self, (first, local): (RegCounts, u32)) -> FrameRange {
+        FrameRange { first, end: self.decoder.counts, local: local..self.decoder.local_bytes }
+    }
+
+    fn callee(&mut self, function: &'m Function, frame: u32) -> Result<()> {
         let Some(callee) = self.decoder.callees.get(&function.name).cloned() else {
             return Ok(());
         };
@@ -350,9 +433,21 @@ impl<'m> Unit<'m, '_, '_> {
             self.declare(&variable.name, symbol);
         }
         self.decoder.place(callee.label);
+        self.decoder.frame = Some(frame);
+        let start = self.place();
+        if Uses::of(function).stack {
+            let d = self.decoder.fresh64();
+            self.decoder.guard = Guard::None;
+            self.decoder.emit(Op::Call(CallOp::StackSave { d }));
+            self.decoder.stack_at_entry = Some(d);
+        }
         self.body(function)?;
         self.decoder.guard = Guard::None;
+        if let Some(a) = self.decoder.stack_at_entry.take() {
+            self.decoder.emit(Op::Call(CallOp::StackRestore { a }));
+        }
         self.decoder.emit(Op::Control(ControlOp::Return));
+        self.frames[frame as usize][1] = self.range_from(start);
         Ok(())
     }
 
@@ -414,6 +509,15 @@ impl<'m> Unit<'m, '_, '_> {
                 self.declare(&variable.name, symbol);
             }
             Space::Shared => self.shared_variable(variable)?,
+            Space::Local if self.decoder.frame.is_some_and(|f| self.reached.calls[f as usize].contains(&f)) => {
+                return Err(Error::Refused {
+                    line: variable.line,
+                    text: variable.name.clone(),
+                    reason:
+                        "a recursive function with a .local variable: its address could not be told from the caller's"
+                            .to_string(),
+                });
+            }
             Space::Local | Space::Param => {
                 if bytes > 1 << 24 {
                     return self.error(variable.line, format!("expected at most 16 MiB, got {bytes}"));

@@ -9,9 +9,9 @@ mod program;
 
 pub(crate) use function::types;
 pub use function::{decode_kernel, survey_kernel};
-pub use module::{Globals, initial_bytes, size_of};
+pub use module::{Globals, functions_of, initial_bytes, size_of};
 pub use operands::{Addr, SpecialRegister};
-pub use program::{Demands, Guard, Instr, ParamInfo, Program};
+pub use program::{Demands, FrameRange, Guard, Instr, ParamInfo, Program};
 
 use std::collections::HashMap;
 
@@ -85,6 +85,10 @@ pub(crate) struct Callee {
     /// Where its parameters and results live.
     pub(crate) params: Vec<Formal>,
     pub(crate) returns: Vec<Formal>,
+    /// Its address, when the program takes it.
+    pub(crate) address: Option<u64>,
+    /// Frames of the functions that it may call, itself included when it recurses.
+    pub(crate) comes_back_to: Vec<u32>,
 }
 
 /// A formal parameter of a function.
@@ -119,6 +123,10 @@ pub struct Decoder<'a> {
     pub(crate) line: u32,
     pub(crate) after: Vec<Op>,
     pub(crate) carry: Option<P>,
+    /// Frame of the function being decoded; `None` in the entry.
+    pub(crate) frame: Option<u32>,
+    /// Bytes of stack in use when the function began, where it uses `alloca`.
+    pub(crate) stack_at_entry: Option<R64>,
 }
 
 impl Decoder<'_> {
@@ -126,6 +134,12 @@ impl Decoder<'_> {
     pub fn emit(&mut self, op: Op) {
         self.instrs.push(Instr { guard: self.guard, op });
         self.lines.push(self.line);
+    }
+
+    /// Takes back the operations emitted since there were `count`.
+    pub(crate) fn forget_from(&mut self, count: usize) {
+        self.instrs.truncate(count);
+        self.lines.truncate(count);
     }
 
     /// Emits an operation behind the one being decoded, under the same guard.

@@ -6,8 +6,17 @@ use crate::error::{Error, Result};
 use crate::isa::Type;
 use crate::parse::ast::{Init, Module, Variable};
 
-/// Addresses of global and constant variables.
+/// Addresses of global and constant variables, and of functions.
 pub type Globals = HashMap<String, u64>;
+
+/// Window of the addresses of functions: nothing can be read there.
+const CODE_WINDOW: u64 = 0x0000_7f40_0000_0000;
+
+/// Names and addresses of the functions of a module.
+pub fn functions_of(module: &Module) -> impl Iterator<Item = (String, u64)> {
+    let bodies = module.functions.iter().filter(|f| !f.entry && f.body.is_some());
+    bodies.zip(1..).map(|(function, index)| (function.name.clone(), CODE_WINDOW | index << 4))
+}
 
 /// An error about a declaration.
 pub(super) fn declaration_error(module: &Module, line: u32, reason: impl Into<String>) -> Error {
@@ -60,7 +69,11 @@ pub fn initial_bytes(module: &Module, variable: &Variable, globals: &Globals) ->
             Init::Symbol { name, offset, .. } => match globals.get(name) {
                 Some(address) => address.wrapping_add_signed(*offset),
                 None => {
-                    return Err(declaration_error(module, variable.line, format!("{name} is not a global variable")));
+                    return Err(declaration_error(
+                        module,
+                        variable.line,
+                        format!("{name} is neither a global variable nor a function"),
+                    ));
                 }
             },
         };

@@ -46,13 +46,20 @@ special_registers! {
     LanemaskEq "%lanemask_eq", LanemaskLe "%lanemask_le", LanemaskLt "%lanemask_lt", LanemaskGe "%lanemask_ge", LanemaskGt "%lanemask_gt",
     Clock "%clock", ClockHi "%clock_hi", Clock64 "%clock64", Globaltimer "%globaltimer", GlobaltimerLo "%globaltimer_lo", GlobaltimerHi "%globaltimer_hi",
     DynamicSmemSize "%dynamic_smem_size", TotalSmemSize "%total_smem_size", AggrSmemSize "%aggr_smem_size",
+    GridWorkspaceHigh "%envreg1", GridWorkspaceLow "%envreg2", CurrentGraphExec "%current_graph_exec",
     ReservedSmemBegin "%reserved_smem_offset_begin", ReservedSmemEnd "%reserved_smem_offset_end", ReservedSmemCap "%reserved_smem_offset_cap",
 }
 
 impl SpecialRegister {
     /// 64-bit registers.
     pub fn is_wide(self) -> bool {
-        matches!(self, SpecialRegister::Clock64 | SpecialRegister::Globaltimer | SpecialRegister::Gridid)
+        matches!(
+            self,
+            SpecialRegister::Clock64
+                | SpecialRegister::Globaltimer
+                | SpecialRegister::Gridid
+                | SpecialRegister::CurrentGraphExec
+        )
     }
 }
 

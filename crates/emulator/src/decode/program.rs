@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::SpecialRegister;
 use crate::exec::Op;
+use crate::exec::moves::MoveOp;
 use crate::machine::{P, R32, R64, R128, RegCounts};
 
 /// `@p` of a decoded instruction.
@@ -23,6 +25,17 @@ pub struct Instr {
     pub guard: Guard,
     /// What it does.
     pub op: Op,
+}
+
+/// Registers from one count to another, and a range of local bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameRange {
+    /// First register of each bank.
+    pub first: RegCounts,
+    /// One past the last.
+    pub end: RegCounts,
+    /// Local bytes.
+    pub local: std::ops::Range<u32>,
 }
 
 /// A kernel parameter.
@@ -91,7 +104,9 @@ pub struct Program {
     pub shared_static: u32,
     /// Alignment of the dynamic shared array, bytes.
     pub shared_dynamic_align: u32,
-    /// Local memory of one thread, bytes: `.local` arrays and call parameters.
+    /// What belongs to each function: parameters and results, then the body's own.
+    pub frames: Vec<[FrameRange; 2]>,
+    /// Local memory of one thread, bytes: `.local` arrays, call parameters, and the stack where `alloca` is used.
     pub local_bytes: u32,
     /// Parameters of the entry.
     pub params: Vec<ParamInfo>,
@@ -104,6 +119,13 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether it asks for the workspace of grid-wide barriers, which a cooperative launch provides.
+    pub fn is_cooperative(&self) -> bool {
+        self.instrs.iter().any(|instr| {
+            matches!(instr.op, Op::Move(MoveOp::Special { special: SpecialRegister::GridWorkspaceLow, .. }))
+        })
+    }
+
     /// First offset of the dynamic shared array, which follows static shared memory.
     pub fn dynamic_start(&self) -> u32 {
         (crate::memory::SHARED_START + self.shared_static).next_multiple_of(self.shared_dynamic_align.max(16))

@@ -8,7 +8,7 @@ use crate::decode::{Addr, Decoder, Refusal, types};
 use crate::exec::memory::{MemorySpace, check_alignment, resolve, scope_of, space_of};
 use crate::exec::{Op, lanes, memory};
 use crate::isa::Type;
-use crate::isa::table::Row;
+use crate::isa::table::{BLACKWELL, Row};
 use crate::machine::{Cluster, Fault, Outcome, Reg, Warp};
 use crate::memory::{AccessError, Space};
 use crate::numerics::arith::{self, Half, HalfType, MinMax};
@@ -18,6 +18,9 @@ use crate::trace::Path;
 
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
+    // Performed at once, one of the times at which it may be.
+    Row::new("red async {mmio} release (cluster|gpu|sys) {global} add (u32|s32|u64)", "[a], b", decode_red, "9.7.13.7")
+        .on(BLACKWELL, 87),
     Row::new(
         "atom {relaxed|acquire|release|acq_rel} {cta|cluster|gpu|sys} {global|shared|shared::cta|shared::cluster} (and|or|xor|exch|add|inc|dec|min|max) {noftz} {L2::cache_hint} (b32|b64|b128|u32|u64|s32|s64|f32|f64|f16|bf16|f16x2|bf16x2)",
         "d, [a], b{, policy}",
@@ -48,12 +51,7 @@ pub static ROWS: &[Row] = &[
         decode_red,
         "9.7.13.15",
     ),
-    Row::refused(
-        "multimem (ld_reduce|st|red) {weak|relaxed|acquire|release} {cta|cluster|gpu|sys} {global} {add|min|max|and|or|xor} {acc::f32|acc::f16} {v2|v4|v8} (b32|b64|u32|u64|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2|e4m3|e5m2|e4m3x4|e5m2x4)",
-        "a, b",
-        "multicast addresses of several devices are not modelled",
-        "9.7.9.14",
-    ),
+    Row::refused("multimem *", "a, b{, c, d}", "multicast addresses of several devices are not modelled", "9.7.9.14"),
 ];
 
 /// What an atomic does with the old value.

@@ -25,6 +25,13 @@ pub static ROWS: &[Row] = &[
         decode_fence,
         "9.7.13.8",
     ),
+    Row::new("membar proxy alias", "", decode_proxy_fence, "9.7.13.8"),
+    Row::new(
+        "membar proxy (async|async::global|async::shared::cta|async::shared::cluster)",
+        "",
+        decode_proxy_fence,
+        "9.7.13.8",
+    ),
     Row::new("fence mbarrier_init release cluster", "", decode_proxy_fence, "9.7.13.8"),
     Row::new("fence proxy alias", "", decode_proxy_fence, "9.7.13.8"),
     Row::new(

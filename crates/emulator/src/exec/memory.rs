@@ -13,6 +13,14 @@ use crate::trace::Path;
 
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
+    // The store is performed at once, one of the times at which it may be.
+    Row::new(
+        "st async {mmio} release (cluster|gpu|sys) {global} (b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64)",
+        "[a], b",
+        decode_store,
+        "9.7.9.12",
+    )
+    .on(BLACKWELL, 87),
     Row::new(
         "ld {mmio} {weak|relaxed|acquire|volatile} {cta|cluster|gpu|sys} {global|const|local|param|param::entry|param::func|shared|shared::cta|shared::cluster} {nc} {ca|cg|cs|lu|cv} {L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate} {L2::evict_normal|L2::evict_first|L2::evict_last} {L2::cache_hint} {L2::64B|L2::128B|L2::256B} {v2|v4|v8} (b8|b16|b32|b64|b128|u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f16x2|bf16x2|f32|f64)",
         "d, [a]{, policy}",

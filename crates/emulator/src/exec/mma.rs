@@ -7,10 +7,11 @@
 use crate::decode::{Decoder, Refusal};
 use crate::emulator::MatrixNumerics;
 use crate::exec::Op;
+use crate::exec::moves::MoveOp;
 use crate::isa::table::Row;
 use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
-use crate::machine::{Cluster, Outcome, R32, R64, WARP, Warp};
+use crate::machine::{Cluster, Outcome, R32, R64, Reg, WARP, Warp};
 use crate::numerics::arith;
 use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
@@ -50,6 +51,18 @@ pub static ROWS: &[Row] = &[
         decode,
         "async 5.7",
     ),
+    Row::new(
+        "mma sync aligned (m8n8k128|m16n8k128|m16n8k256) row col s32 b1 b1 s32 (xor|and) popc",
+        "d, a, b, c",
+        decode,
+        "9.7.14.5",
+    ),
+    Row::refused(
+        "mma sync aligned m8n8k4 (row|col) (row|col) (f16|f32) f16 f16 (f16|f32)",
+        "d, a, b, c",
+        "the fragments of Volta's m8n8k4 are not modelled",
+        "9.7.14.5.1",
+    ),
     Row::refused(
         "mma (sp|sp::ordered_metadata) sync aligned (m16n8k8|m16n8k16|m16n8k32|m16n8k64|m16n8k128) row col {satfinite} (f16|f32|s32) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|f32|s32)",
         "d, a, b, c, e, f",
@@ -66,17 +79,19 @@ pub static ROWS: &[Row] = &[
 
 /// Element type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// Floating point up to 32 bits.
     Float(Element),
     /// Integer of `bits`.
     Integer { bits: u32, signed: bool },
     /// `f64`
     F64,
+    /// One bit: counts the bits set in the conjunction, or in the difference.
+    Bit { and: bool },
 }
 
 impl Kind {
-    fn parse(word: &str) -> Option<Kind> {
+    pub(super) fn parse(word: &str) -> Option<Kind> {
         Some(match word {
             "f16" => Kind::Float(Element::F16),
             "bf16" => Kind::Float(Element::Bf16),
@@ -84,6 +99,7 @@ impl Kind {
             "e4m3" => Kind::Float(Element::E4m3),
             "e5m2" => Kind::Float(Element::E5m2),
             "f64" => Kind::F64,
+            "b1" => Kind::Bit { and: false },
             "s8" => Kind::Integer { bits: 8, signed: true },
             "u8" => Kind::Integer { bits: 8, signed: false },
             "s4" => Kind::Integer { bits: 4, signed: true },
@@ -97,6 +113,7 @@ impl Kind {
             Kind::Float(element) => element.bits(),
             Kind::Integer { bits, .. } => bits,
             Kind::F64 => 64,
+            Kind::Bit { .. } => 1,
         }
     }
 }
@@ -148,23 +165,40 @@ fn fragment_of(
 
 fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let shape = instruction.modifiers.iter().find_map(|m| shape_of(m));
-    let Some((m, k)) = shape else {
+    let Some(shape) = shape else {
         return Refusal::invalid("expected a shape");
     };
-    let words: Vec<&str> = instruction.modifiers.iter().rev().take(4).map(String::as_str).collect();
-    let [c_word, b_word, a_word, d_word] = words[..] else {
+    let is_type = |word: &&str| Kind::parse(word).is_some() || matches!(*word, "f32" | "s32");
+    let words: Vec<&str> = instruction.modifiers.iter().map(String::as_str).filter(is_type).collect();
+    let Ok(words) = <[&str; 4]>::try_from(words) else {
         return Refusal::invalid("expected four element types");
     };
-    let (Some(a_kind), Some(b_kind)) = (Kind::parse(a_word), Kind::parse(b_word)) else {
+    let [d, a, b, c] = &instruction.operands[..] else {
+        return Refusal::invalid("expected four operands");
+    };
+    decode_block(decoder, instruction, shape, words, [d, a, b, c]).map(|op| Op::Mma(Box::new(op)))
+}
+
+/// A product of `m` by 8 by `k`, with the element types and operands of D, A, B and C.
+pub(super) fn decode_block(
+    decoder: &mut Decoder<'_>,
+    instruction: &Instruction,
+    (m, k): (u32, u32),
+    [d_word, a_word, b_word, c_word]: [&str; 4],
+    [d, a, b, c]: [&Operand; 4],
+) -> Result<MmaOp, Refusal> {
+    let (Some(mut a_kind), Some(b_kind)) = (Kind::parse(a_word), Kind::parse(b_word)) else {
         return Refusal::invalid("expected element types of A and B");
     };
+    if let Kind::Bit { and } = &mut a_kind {
+        *and = instruction.has("and");
+    }
     let e = fragment::elements_per_register(a_kind.bits());
     let wide = a_kind == Kind::F64;
     let b_registers = (k / (4 * e)) as usize;
     let a_registers = b_registers * (m / 8) as usize;
     let accumulators = |word: &str| (wide, (m / 4) as usize / if word == "f16" { 2 } else { 1 });
-    let o = &instruction.operands;
-    Ok(Op::Mma(Box::new(MmaOp {
+    Ok(MmaOp {
         m,
         k,
         a_kind,
@@ -172,12 +206,29 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Re
         half_d: d_word == "f16",
         half_c: c_word == "f16",
         saturate: instruction.has("satfinite"),
-        a: fragment_of(decoder, &o[1], (wide, a_registers), false)?,
-        b: fragment_of(decoder, &o[2], (wide, b_registers), false)?,
-        c: fragment_of(decoder, &o[3], accumulators(c_word), false)?,
-        d: fragment_of(decoder, &o[0], accumulators(d_word), true)?,
+        a: fragment_of(decoder, a, (wide, a_registers), false)?,
+        b: fragment_of(decoder, b, (wide, b_registers), false)?,
+        c: fragment_of(decoder, c, accumulators(c_word), false)?,
+        d: fragment_of(decoder, d, accumulators(d_word), true)?,
         name: format!("mma.{a_word}"),
-    })))
+    })
+}
+
+impl MmaOp {
+    /// Makes D new registers; the moves from them to those that it had.
+    pub(super) fn redirect(&mut self, decoder: &mut Decoder<'_>) -> Vec<Op> {
+        let moves: Vec<(Reg, Reg)> = match &mut self.d {
+            Fragment::W32(regs) => {
+                let renew = |reg: &mut R32| (Reg::R32(std::mem::replace(reg, decoder.fresh32())), Reg::R32(*reg));
+                regs.iter_mut().map(renew).collect()
+            }
+            Fragment::W64(regs) => {
+                let renew = |reg: &mut R64| (Reg::R64(std::mem::replace(reg, decoder.fresh64())), Reg::R64(*reg));
+                regs.iter_mut().map(renew).collect()
+            }
+        };
+        moves.into_iter().map(|(d, a)| Op::Move(MoveOp::Copy { d, a })).collect()
+    }
 }
 
 /// M and K of `m16n8k16`.
@@ -198,6 +249,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp) ->
         }
         Kind::Integer { .. } => integer(warp, mask, op),
         Kind::F64 => double(warp, mask, op),
+        Kind::Bit { and } => bits(warp, mask, op, and),
     }
     machine.counters.add_matrix(&op.name, u64::from(op.m * 8 * op.k));
     Outcome::Next
@@ -326,6 +378,31 @@ fn integer(warp: &mut Warp, mask: u32, op: &MmaOp) {
     }
 }
 
+/// `b1`: counts bits of 128 or 256, word by word.
+fn bits(warp: &mut Warp, mask: u32, op: &MmaOp, and: bool) {
+    let (Fragment::W32(a), Fragment::W32(b), Fragment::W32(c), Fragment::W32(d)) = (&op.a, &op.b, &op.c, &op.d) else {
+        return;
+    };
+    let word = |reg: R32, lane: u32| warp.regs.get::<u32>(reg)[lane as usize];
+    let mut results = Vec::with_capacity(d.len());
+    for (register, reg) in (0..).zip(c) {
+        results.push(std::array::from_fn::<u32, WARP, _>(|lane| {
+            let (row, column) = fragment::c(lane as u32, register);
+            let count = |block: usize, q: u32| {
+                let a_register = if op.m == 8 { block } else { 2 * block + row as usize / 8 };
+                let (x, y) = (word(a[a_register], row % 8 * 4 + q), word(b[block], column * 4 + q));
+                if and { (x & y).count_ones() } else { (x ^ y).count_ones() }
+            };
+            let sum: u32 =
+                (0..b.len()).flat_map(|block| (0..4).map(move |q| (block, q))).map(|(block, q)| count(block, q)).sum();
+            word(*reg, lane as u32).wrapping_add(sum)
+        }));
+    }
+    for (reg, values) in d.iter().zip(&results) {
+        warp.regs.set::<u32>(*reg, mask, values);
+    }
+}
+
 /// `f64`: a chain of fused multiply-adds in the order of k.
 fn double(warp: &mut Warp, mask: u32, op: &MmaOp) {
     let (Fragment::W64(a), Fragment::W64(b), Fragment::W64(c), Fragment::W64(d)) = (&op.a, &op.b, &op.c, &op.d) else {
@@ -442,6 +519,40 @@ mod tests {
         check("m16n8k16.row.col.satfinite.s32.u8.u8.s32", (4, 16), true, |x| bits(x) & 0xff, bits);
         check("m16n8k64.row.col.s32.s4.s4.s32", (8, 64), false, |x| bits(x) & 0xf, bits);
         check("m16n8k32.row.col.s32.u4.u4.s32", (8, 32), true, |x| bits(x) & 0xf, bits);
+    }
+
+    #[test]
+    fn bits_are_counted() {
+        // Word i of lane t of A, B and C.
+        let word = |seed: u32, t: usize, i: usize| (t as u32 * 4 + i as u32 + seed).wrapping_mul(0x9e37_79b9);
+        let inputs: Vec<[u32; 32]> = (0..4)
+            .map(|i| std::array::from_fn(|t| word(1, t, i)))
+            .chain((0..2).map(|i| std::array::from_fn(|t| word(2, t, i))))
+            .chain((0..4).map(|i| std::array::from_fn(|t| (t + i) as u32)))
+            .collect();
+        for (op, and) in [("and", true), ("xor", false)] {
+            let body = format!(
+                "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.{op}.popc {{%o0, %o1, %o2, %o3}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{%r6, %r7, %r8, %r9}};
+                 mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.{op}.popc {{%o4, %o5}}, {{%r0}}, {{%r4}}, {{%r6, %r7}};"
+            );
+            let out = run32(&body, &inputs, 6);
+            for t in 0..32 {
+                for i in 0..6 {
+                    // The second instruction has one block of k, and the first two results.
+                    let (blocks, i, result) = if i < 4 { (2, i, i) } else { (1, i - 4, i) };
+                    let (row, column) = (t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2);
+                    let mut sum = (t + i) as u32;
+                    for block in 0..blocks {
+                        for q in 0..4 {
+                            let x = word(1, row % 8 * 4 + q, 2 * block + row / 8);
+                            let y = word(2, column * 4 + q, block);
+                            sum += if and { x & y } else { x ^ y }.count_ones();
+                        }
+                    }
+                    assert_eq!(out[result][t], sum, "{op} lane {t} result {result}");
+                }
+            }
+        }
     }
 
     #[test]

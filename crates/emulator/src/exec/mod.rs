@@ -6,6 +6,7 @@ pub(crate) mod async_testing;
 pub mod atomic;
 pub mod barrier;
 pub mod bulk_copy;
+pub mod call;
 pub mod cluster;
 pub mod compare;
 pub mod control;
@@ -27,8 +28,11 @@ pub mod store_async;
 pub mod tcgen05;
 pub mod tensor_copy;
 pub mod tensor_map;
+pub mod texture;
 mod transfer;
+pub mod video;
 pub mod wgmma;
+pub mod wmma;
 
 use crate::isa::table::Row;
 use crate::machine::{Cluster, Outcome, Regs, WARP, Warp, Word};
@@ -40,14 +44,18 @@ pub enum Op {
     Integer(integer::IntegerOp),
     /// Floating-point arithmetic.
     Float(float::FloatOp),
+    /// Video instructions.
+    Video(Box<video::VideoOp>),
     /// Conversions.
     Convert(convert::ConvertOp),
     /// Comparison and selection.
     Compare(compare::CompareOp),
     /// Moves, packing, addresses, special registers.
     Move(moves::MoveOp),
-    /// Branches, calls, exit.
+    /// Branches, returns, exit.
     Control(control::ControlOp),
+    /// Arguments and frames of calls, the stack of a thread.
+    Call(call::CallOp),
     /// Loads and stores.
     Memory(memory::MemoryOp),
     /// atom and red.
@@ -78,6 +86,8 @@ pub enum Op {
     Ldmatrix(Box<ldmatrix::LdmatrixOp>),
     /// mma.sync.
     Mma(Box<mma::MmaOp>),
+    /// Addresses of wmma accesses; its products are those of mma.sync.
+    Wmma(Box<wmma::AddressOp>),
     /// wgmma.
     Wgmma(Box<wgmma::WgmmaOp>),
     /// tcgen05.
@@ -92,6 +102,7 @@ pub static ROWS: &[&[Row]] = &[
     compare::ROWS,
     moves::ROWS,
     control::ROWS,
+    call::ROWS,
     memory::ROWS,
     atomic::ROWS,
     shuffle::ROWS,
@@ -104,10 +115,13 @@ pub static ROWS: &[&[Row]] = &[
     bulk_copy::ROWS,
     tensor_map::ROWS,
     tensor_copy::ROWS,
+    texture::ROWS,
+    video::ROWS,
     cluster::ROWS,
     ldmatrix::ROWS,
     mma::ROWS,
     wgmma::ROWS,
+    wmma::ROWS,
     tcgen05::ROWS,
 ];
 
@@ -117,10 +131,12 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
     match op {
         Op::Integer(op) => integer::execute(&mut warp.regs, mask, op),
         Op::Float(op) => float::execute(machine, warp, mask, op),
+        Op::Video(op) => video::execute(&mut warp.regs, mask, op),
         Op::Convert(op) => convert::execute(machine, warp, mask, op),
         Op::Compare(op) => compare::execute(&mut warp.regs, mask, op),
         Op::Move(op) => moves::execute(machine, warp, mask, op),
         Op::Control(op) => control::execute(machine, warp, mask, op),
+        Op::Call(op) => call::execute(machine, warp, mask, op),
         Op::Memory(op) => memory::execute(machine, warp, mask, op),
         Op::Atomic(op) => atomic::execute(machine, warp, mask, op),
         Op::Shuffle(op) => shuffle::execute(machine, warp, mask, op),
@@ -136,6 +152,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
         Op::Cluster(op) => cluster::execute(machine, warp, mask, op),
         Op::Ldmatrix(op) => ldmatrix::execute(machine, warp, mask, op),
         Op::Mma(op) => mma::execute(machine, warp, mask, op),
+        Op::Wmma(op) => wmma::execute(machine, warp, mask, op),
         Op::Wgmma(op) => wgmma::execute(machine, warp, mask, op),
         Op::Tcgen05(op) => tcgen05::execute(machine, warp, mask, op),
     }

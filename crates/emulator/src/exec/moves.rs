@@ -417,6 +417,9 @@ fn special_values(machine: &Cluster, warp: &Warp, special: SpecialRegister) -> [
         S::Clock64 | S::Globaltimer => all(machine.clock),
         S::DynamicSmemSize => all(shape.dynamic_shared.into()),
         S::TotalSmemSize | S::AggrSmemSize => all(shape.shared_bytes.into()),
+        S::GridWorkspaceHigh => all(machine.grid.workspace >> 32),
+        S::GridWorkspaceLow => all(machine.grid.workspace & 0xffff_ffff),
+        S::CurrentGraphExec => all(0),
         S::ReservedSmemBegin => all(0),
         S::ReservedSmemEnd | S::ReservedSmemCap => all(crate::memory::SHARED_START.into()),
     }

@@ -29,11 +29,6 @@ pub static ROWS: &[Row] = &[
         decode,
         "9.7.13.7",
     ),
-    Row::missing(
-        "st async {mmio} release (gpu|sys) global (b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64)",
-        "[a], b",
-        "9.7.9.12",
-    ),
 ];
 
 /// A decoded instruction of the family.

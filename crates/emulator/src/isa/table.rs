@@ -4,7 +4,7 @@
 //! validity check, the coverage report and the documentation are derived from it.
 //!
 //! A row's `form` is the mnemonic followed by groups of modifiers: `word` is required, `(a|b)` requires one of them,
-//! `{a|b}` allows one of them. The modifiers of an instruction match a row when every one of them is taken by a group
+//! `{a|b}` allows one of them, `*` allows any others. The modifiers of an instruction match a row when every one of them is taken by a group
 //! and every required group took one; modifiers go to the first free group that names them, so the order of groups
 //! matters only where two groups share a word (`cvt` destination before source).
 
@@ -135,6 +135,8 @@ pub struct Form {
     /// First word of the form.
     pub mnemonic: &'static str,
     groups: Vec<Group>,
+    /// `*`
+    any: bool,
     least: usize,
     most: usize,
 }
@@ -143,7 +145,9 @@ impl Form {
     fn new(row: &'static Row) -> Form {
         let mut words = row.form.split_whitespace();
         let mnemonic = words.next().unwrap_or("");
+        let any = row.form.ends_with(" *");
         let groups = words
+            .filter(|word| *word != "*")
             .map(|word| {
                 let required = !word.starts_with('{');
                 let inner = word.trim_matches(['{', '}', '(', ')']);
@@ -151,12 +155,12 @@ impl Form {
             })
             .collect();
         let (least, most) = row.operand_count();
-        Form { row, mnemonic, groups, least, most }
+        Form { row, mnemonic, groups, any, least, most }
     }
 
     /// Whether `modifiers` are those of this form.
     fn matches(&self, modifiers: &[String]) -> bool {
-        if modifiers.len() > self.groups.len() {
+        if modifiers.len() > self.groups.len() && !self.any {
             return false;
         }
         let mut taken = vec![false; self.groups.len()];
@@ -168,6 +172,7 @@ impl Form {
                 .position(|(i, group)| !taken[i] && group.words.iter().any(|w| w == modifier));
             match free {
                 Some(index) => taken[index] = true,
+                None if self.any => {}
                 None => return false,
             }
         }

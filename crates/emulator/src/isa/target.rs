@@ -29,7 +29,8 @@ impl Target {
             "100" => Target::Sm100,
             "103" => Target::Sm103,
             "107" => Target::Sm107,
-            "110" => Target::Sm110,
+            // sm_101 is the name of sm_110 before PTX 9.0.
+            "110" | "101" => Target::Sm110,
             _ => return None,
         })
     }
@@ -62,6 +63,8 @@ impl Target {
             return false;
         };
         let number: u32 = match digits.trim_end_matches(['a', 'f']).parse() {
+            // As in [`Self::parse`].
+            Ok(101) => 110,
             Ok(number) => number,
             Err(_) => return false,
         };

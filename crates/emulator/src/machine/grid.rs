@@ -54,6 +54,8 @@ pub struct Grid {
     pub shape: LaunchShape,
     /// `%gridid`
     pub id: u64,
+    /// What a barrier of the whole grid counts in: its address, 0 for kernels that have none.
+    pub workspace: u64,
     /// Clusters launched or cancelled so far, in launch order.
     next: AtomicU64,
     /// Slices without a spin, over all clusters: grows while anything makes progress.
@@ -68,10 +70,11 @@ pub struct Grid {
 
 impl Grid {
     /// A grid of which nothing is launched.
-    pub fn new(shape: LaunchShape, id: u64) -> Grid {
+    pub fn new(shape: LaunchShape, id: u64, workspace: u64) -> Grid {
         Grid {
             shape,
             id,
+            workspace,
             next: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             stopped: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 mod block;
 mod cluster;
 mod cta;
+mod frame;
 mod grid;
 mod regs;
 mod schedule;
@@ -11,6 +12,7 @@ mod warp;
 pub use block::Block;
 pub use cluster::{Cluster, Fault};
 pub use cta::{Cta, NamedBarrier};
+pub use frame::SavedFrame;
 pub use grid::{Grid, LaunchShape};
 pub use regs::{P, R32, R64, R128, Reg, RegCounts, Regs, WARP, Word};
 pub(crate) use schedule::IDLE_TURNS;

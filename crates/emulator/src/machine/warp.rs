@@ -1,6 +1,6 @@
 //! A warp: lane groups with their program counters, registers, local memory.
 
-use super::{Block, Regs};
+use super::{Block, Regs, SavedFrame, WARP};
 use crate::exec::copy_groups::Copies;
 use crate::memory::LocalMemory;
 
@@ -37,6 +37,10 @@ pub struct Warp {
     pub regs: Regs,
     /// Local memory.
     pub local: LocalMemory,
+    /// Frames of functions that were called again before they returned, innermost last.
+    pub frames: Vec<SavedFrame>,
+    /// Bytes of the stack that `alloca` took, by lane.
+    pub stack_used: [u32; WARP],
     /// Asynchronous operations not yet complete, by counter: see [`Block::Pending`].
     pub pending: [u32; PENDING_COUNTERS],
     /// Per-thread copies in flight and their groups.
@@ -66,6 +70,8 @@ impl Warp {
             current: 0,
             regs,
             local,
+            frames: Vec::new(),
+            stack_used: [0; WARP],
             pending: [0; PENDING_COUNTERS],
             copies: Copies::default(),
             cluster_arrived: 0,

@@ -46,4 +46,22 @@ impl LocalMemory {
         self.bytes[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
+
+    /// A lane's bytes at a place that the decoder chose.
+    ///
+    /// # Panics
+    /// Outside the thread's memory.
+    pub fn peek(&self, lane: usize, offset: u32, len: u32) -> &[u8] {
+        let start = lane * self.size as usize + offset as usize;
+        &self.bytes[start..start + len as usize]
+    }
+
+    /// Puts back what [`Self::peek`] gave; whether the bytes count as written does not change.
+    ///
+    /// # Panics
+    /// Outside the thread's memory.
+    pub fn poke(&mut self, lane: usize, offset: u32, data: &[u8]) {
+        let start = lane * self.size as usize + offset as usize;
+        self.bytes[start..start + data.len()].copy_from_slice(data);
+    }
 }

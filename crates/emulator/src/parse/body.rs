@@ -58,10 +58,7 @@ impl Parser<'_> {
         let word = self.at.dotted()?;
         match word.as_str() {
             "loc" | "file" | "section" => self.at.skip_line(),
-            "pragma" => {
-                self.at.string()?;
-                self.at.expect(b';')?;
-            }
+            "pragma" => self.pragma()?,
             _ => match space_of(&word) {
                 Some(space) => {
                     let variables = self.variables(space, false)?;
@@ -109,10 +106,7 @@ impl Parser<'_> {
                         statements.extend(variables.into_iter().map(Statement::Variable));
                     }
                     None if matches!(word.as_str(), "loc" | "file" | "section") => self.at.skip_line(),
-                    None if word == "pragma" => {
-                        self.at.string()?;
-                        self.at.expect(b';')?;
-                    }
+                    None if word == "pragma" => self.pragma()?,
                     None => return self.at.error(format!("expected a statement, found .{word}")),
                 }
             }
@@ -239,6 +233,14 @@ impl Parser<'_> {
             address.rest.push(self.operand(depth + 1)?);
         }
         self.at.expect(b']')?;
+        // `[a].unified`: a promise about the address that nothing here depends on.
+        if self.at.peek() == Some(b'.') {
+            self.at.bump();
+            let word = self.at.dotted()?;
+            if word != "unified" {
+                return self.at.error(format!("expected .unified behind the address, found .{word}"));
+            }
+        }
         Ok(Operand::Address(address))
     }
 }

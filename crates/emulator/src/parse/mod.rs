@@ -16,16 +16,19 @@ const MAX_DEPTH: u32 = 64;
 /// # Errors
 /// [`crate::Error::Parse`] with the line, its text and what was expected.
 pub fn parse(text: &str) -> Result<Module> {
-    let mut parser = Parser { at: Cursor::new(text) };
+    let mut parser = Parser { at: Cursor::new(text), aliases: Vec::new() };
     let mut module = Module { lines: text.lines().map(str::to_string).collect(), ..Module::default() };
     while parser.at.peek().is_some() {
         parser.item(&mut module)?;
     }
+    parser.aliases(&mut module)?;
     Ok(module)
 }
 
 struct Parser<'a> {
     at: Cursor<'a>,
+    /// `.alias`: new name, name of the function, line.
+    aliases: Vec<(String, String, u32)>,
 }
 
 impl Parser<'_> {
@@ -58,7 +61,12 @@ impl Parser<'_> {
             }
             "file" | "loc" | "pragma" | "ident" => self.at.skip_line(),
             "alias" => {
-                return self.at.error("expected no .alias: aliases are not supported");
+                let line = self.at.line;
+                let alias = self.at.name()?;
+                self.at.expect(b',')?;
+                let name = self.at.name()?;
+                self.at.expect(b';')?;
+                self.aliases.push((alias, name, line));
             }
             "section" => {
                 while self.at.peek().is_some() && self.at.raw(0) != Some(b'{') {
@@ -81,6 +89,20 @@ impl Parser<'_> {
                 module.variables.extend(variables);
             }
             other => return self.at.error(format!("expected a directive, found .{other}")),
+        }
+        Ok(())
+    }
+
+    /// Gives each alias, declared as a prototype, the body of its function.
+    fn aliases(&mut self, module: &mut Module) -> Result<()> {
+        for (alias, name, line) in std::mem::take(&mut self.aliases) {
+            let Some(function) = module.functions.iter().find(|f| f.name == name && f.body.is_some()) else {
+                self.at.line = line;
+                return self.at.error(format!(".alias: expected a function with a body, got {name}"));
+            };
+            let function = Function { name: alias.clone(), ..function.clone() };
+            module.functions.retain(|f| f.name != alias);
+            module.functions.push(function);
         }
         Ok(())
     }
@@ -137,8 +159,7 @@ impl Parser<'_> {
         let word = self.at.dotted()?;
         let mut numbers = Vec::new();
         if word == "pragma" {
-            self.at.string()?;
-            self.at.expect(b';')?;
+            self.pragma()?;
             return Ok((word, numbers));
         }
         if word == "attribute" || word == "abi_preserve" {
@@ -158,6 +179,15 @@ impl Parser<'_> {
             }
         }
         Ok((word, numbers))
+    }
+
+    /// Strings of a `.pragma` up to the semicolon.
+    fn pragma(&mut self) -> Result<()> {
+        self.at.string()?;
+        while self.at.eat(b',') {
+            self.at.string()?;
+        }
+        self.at.expect(b';')
     }
 
     /// `( .param .b64 a, .reg .b32 b )`
