@@ -260,8 +260,9 @@ fn set_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, 
     }
     let now = warp.register_budget;
     if more && count < now || !more && count > now {
-        if machine.program.demands.registers_most.is_none() {
-            // What the CTAs of an SM leave is a bound; the assembler may have given the kernel fewer.
+        if more && machine.program.demands.registers_most.is_none() {
+            // What the CTAs of an SM leave is a bound; the assembler may have given the kernel fewer. More it cannot have: to
+            // release up to a count above it is an illegal instruction on the device.
             warp.register_budget = count;
             return Outcome::Yield;
         }
@@ -361,5 +362,36 @@ fn complete_if_full(machine: &mut Cluster, rank: u32, id: u32) {
 pub fn after_exit(machine: &mut Cluster, rank: u32) {
     for id in 0..16 {
         complete_if_full(machine, rank, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::finding::Kind;
+    use crate::isa::Target;
+
+    /// Findings of one warpgroup that executes `body` in a kernel with `directives`.
+    fn findings(directives: &str, body: &str) -> Vec<(Kind, String)> {
+        let text = format!(".version 8.6 .target sm_100a .address_size 64 .entry k() {directives} {{ {body} ret; }}");
+        let device = Emulator::new(Target::Sm100, Options::new(Target::Sm100));
+        let loaded = device.load(&Module::parse(&text).unwrap()).unwrap();
+        let report = device.launch(&loaded, "k", Launch::linear(1, 128), &[]).unwrap();
+        report.findings.into_iter().map(|finding| (finding.kind, finding.message)).collect()
+    }
+
+    #[test]
+    fn registers_are_released_downwards_only() {
+        // 65,536 registers for 4 CTAs of 128 threads: at most 128 each.
+        let bounds = ".maxntid 128, 1, 1 .minnctapersm 4";
+        assert_eq!(findings(bounds, "setmaxnreg.dec.sync.aligned.u32 120; setmaxnreg.dec.sync.aligned.u32 120;"), []);
+        let found = findings(bounds, "setmaxnreg.dec.sync.aligned.u32 136;");
+        assert_eq!(found[0].0, Kind::Registers);
+        assert!(found[0].1.contains("to 136 from 128: expected fewer registers"), "{found:?}");
+        let found = findings(".maxntid 128, 1, 1 .maxnreg 96", "setmaxnreg.dec.sync.aligned.u32 104;");
+        assert!(found[0].1.contains("to 104 from 96"), "{found:?}");
+        // Nobody gives back what is asked for.
+        let found = findings(".maxntid 128, 1, 1 .maxnreg 96", "setmaxnreg.inc.sync.aligned.u32 104;");
+        assert_eq!(found[0].0, Kind::Deadlock);
     }
 }
