@@ -171,6 +171,11 @@ impl Shadow {
             let last = (end - 1) / CELL_BYTES;
             let page_last = (cell / PAGE_CELLS + 1) * PAGE_CELLS - 1;
             let until = last.min(page_last);
+            if address.is_multiple_of(CELL_BYTES) && end.is_multiple_of(CELL_BYTES) {
+                self.touch_whole(check, page, cell, until);
+                at = (until + 1) * CELL_BYTES;
+                continue;
+            }
             for cell in cell..=until {
                 let start = cell * CELL_BYTES;
                 let low = address.max(start) - start;
@@ -193,6 +198,35 @@ impl Shadow {
         });
         self.last_page = (number, index);
         index
+    }
+
+    /// [`Self::touch`] of all four bytes of cells `from` to `until` of a page; those like the ones before take a short way.
+    fn touch_whole(&mut self, check: &mut Check<'_>, page: usize, from: u64, until: u64) {
+        const WHOLE: u32 = 0xf;
+        let mut cell = from;
+        while cell <= until {
+            let first = (cell % PAGE_CELLS) as usize;
+            let rest = &mut self.pages[page][first..=first + (until - cell) as usize];
+            let in_order =
+                |write: u32| write & WHOLE == 0 || write >> 4 == check.ordered_write || write >> 4 == check.record;
+            let like = if check.writes {
+                let entered = Cell { write: check.record << 4 | WHOLE, read: 0 };
+                let known = |read: u32| read & WHOLE == 0 || read >> 4 == check.ordered_set;
+                let alike = |cell: &&mut Cell| in_order(cell.write) && known(cell.read);
+                rest.iter_mut().take_while(alike).map(|cell| *cell = entered).count()
+            } else {
+                let (before, after) = (check.extended.0 << 4 | WHOLE, check.extended.1 << 4 | WHOLE);
+                let fresh = check.extended.0 == 0;
+                let known = |read: u32| read == before || fresh && read & WHOLE == 0;
+                let alike = |cell: &&mut Cell| in_order(cell.write) && known(cell.read);
+                rest.iter_mut().take_while(alike).map(|cell| cell.read = after).count()
+            };
+            cell += like as u64;
+            if cell <= until {
+                self.touch(check, page, cell, WHOLE);
+                cell += 1;
+            }
+        }
     }
 
     #[inline]
