@@ -75,19 +75,27 @@ pub(crate) fn compile(
 
     let assembled =
         run(Command::new(toolchain.tool("ptxas")).args(cubin_arguments(unit)).current_dir(&workspace.root))?;
+    let messages = String::from_utf8_lossy(&assembled.stderr).into_owned();
+    accept(unit, &messages)?;
     let ptx = std::fs::read(folder.join("program.ptx"))?;
     let cubin = std::fs::read(folder.join("program.cubin"))?;
     let sass = run(Command::new(toolchain.tool("cuobjdump"))
         .arg("-sass")
         .arg(format!("{}/program.cubin", unit.folder()))
         .current_dir(&workspace.root))?;
-    let measured = resources::measure(
-        &cubin,
-        unit.entry,
-        &String::from_utf8_lossy(&assembled.stderr),
-        &String::from_utf8_lossy(&sass.stdout),
-    )?;
+    let measured = resources::measure(&cubin, unit.entry, &messages, &String::from_utf8_lossy(&sass.stdout))?;
     Ok(Compiled { ptx, cubin, measured })
+}
+
+/// Refuses a program whose assembler warns, or waits for wgmma in places of its own choice (messages C75xx, which it prints as
+/// mere information): products are serialised then.
+fn accept(unit: &Unit, messages: &str) -> Result<()> {
+    let wrong: Vec<&str> =
+        messages.lines().filter(|line| line.contains("(C75") || line.contains("ptxas warning")).collect();
+    if !wrong.is_empty() {
+        bail!("{}: ptxas says\n{}", unit.folder(), wrong.join("\n"));
+    }
+    Ok(())
 }
 
 fn run(command: &mut Command) -> Result<Output> {
