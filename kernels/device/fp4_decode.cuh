@@ -7,14 +7,6 @@
 
 namespace bakewell {
 
-// The signs of the four codes in the low 16 bits, as the top bits of four bytes. PTX: prmt.b32
-__device__ inline uint32_t fp4_signs(uint32_t codes) {
-    // A selector nibble with bit 3 set replicates the sign of its byte: 0xFF for negative codes, 0x80 for others.
-    uint32_t negative;
-    asm("prmt.b32 %0, %1, %1, %2;" : "=r"(negative) : "r"(0x8080'8080), "r"(codes));
-    return negative << 1 & 0x8080'8080;
-}
-
 // An E4M3 scale in both halves of a bf16x2 word; exact.
 // PTX: cvt.rn.f16x2.e4m3x2; cvt.f32.f16; cvt.rn.bf16x2.f32
 __device__ inline uint32_t scale_to_bf16x2(uint32_t scale) {
@@ -31,23 +23,33 @@ __device__ inline uint32_t scale_to_bf16x2(uint32_t scale) {
     return pair;
 }
 
-// Eight codes times a scale, as bf16; exact: six significant bits. PTX: prmt.b32; mul.rn.bf16x2
-__device__ inline uint4 decode_bf16(uint32_t codes, uint32_t scale_bf16x2) {
+// Eight codes times a scale, as bf16, two a word; exact: six significant bits. `signs`: words with the signs of the results.
+// PTX: prmt.b32; mul.rn.bf16x2
+__device__ inline uint4 decode_bf16(uint32_t codes, const uint32_t (&signs)[4], uint32_t scale_bf16x2) {
     // Magnitudes 0 .5 1 1.5 and 2 3 4 6 as bf16: their low bytes and their high bytes.
     constexpr uint32_t low_bytes[2] = {0xC080'0000, 0xC080'4000}, high_bytes[2] = {0x3F3F'3F00, 0x4040'4040};
+    const uint32_t magnitudes = codes & 0x7777'7777;
     uint32_t words[4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const uint32_t four = codes >> 16 * half;
-        const uint32_t low = __byte_perm(low_bytes[0], low_bytes[1], four & 0x7777);
-        const uint32_t high = __byte_perm(high_bytes[0], high_bytes[1], four & 0x7777) | fp4_signs(four);
-        const uint32_t pairs[2] = {__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362)};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(words[2 * half + i]) : "r"(pairs[i]), "r"(scale_bf16x2));
-        }
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t four = magnitudes >> 16 * (i / 2);
+        const uint32_t low = __byte_perm(low_bytes[0], low_bytes[1], four);
+        const uint32_t high = __byte_perm(high_bytes[0], high_bytes[1], four);
+        const uint32_t pair = __byte_perm(low, high, i % 2 == 0 ? 0x5140 : 0x7362) | (signs[i] & 0x8000'8000);
+        asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(words[i]) : "r"(pair), "r"(scale_bf16x2));
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The same with the signs of the codes.
+__device__ inline uint4 decode_bf16(uint32_t codes, uint32_t scale_bf16x2) {
+    uint32_t signs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t pair = codes >> 8 * i & 0xFF;
+        signs[i] = pair << 12 | pair << 24;
+    }
+    return decode_bf16(codes, signs, scale_bf16x2);
 }
 
 } // namespace bakewell

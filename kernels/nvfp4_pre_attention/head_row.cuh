@@ -12,6 +12,7 @@
 #include "../device/fp8.cuh"
 #include "quantise.cuh"
 #include "scale_layout.cuh"
+#include "words.cuh"
 
 #include <cstdint>
 
@@ -25,12 +26,6 @@ constexpr int row_words = head_dim / 2;
 // Sixteen elements: what shares a scale, and the unit in which a row is split between threads.
 constexpr int block_words = block_elements / 2;
 using Block = uint32_t[block_words];
-
-// Words of a vector of eight elements.
-constexpr int vector_words = 4;
-
-__device__ inline float low_value(uint32_t word) { return __uint_as_float(word << 16); }
-__device__ inline float high_value(uint32_t word) { return __uint_as_float(word & 0xFFFF'0000); }
 
 // ---------------------------------------------------------------- normalisation
 
@@ -88,36 +83,21 @@ __device__ inline void rotate(uint32_t* low, uint32_t* high, const uint4& cosine
 
 // ---------------------------------------------------------------- output
 
-// Largest magnitude of a block. Bit patterns of magnitudes order as their values do. PTX: max.u16x2
+// Largest magnitude of a block.
 __device__ inline float largest_magnitude(const Block& block) {
-    uint32_t largest = 0;
+    uint32_t largest = block[0];
 #pragma unroll
-    for (int i = 0; i < block_words; ++i) {
-        largest = __vmaxu2(largest, block[i] & 0x7FFF'7FFF);
+    for (int i = 1; i < block_words; ++i) {
+        largest = larger_magnitudes(largest, block[i]);
     }
-    return fmaxf(low_value(largest), high_value(largest));
+    return larger_magnitude(largest);
 }
 
 // The sixteen codes of a block under its scale.
 template <bool e2m1_instruction>
 __device__ inline uint2 quantise_fp4(const Block& block, const BlockScale& scale) {
-    constexpr int half_words = block_words / 2;
-    if constexpr (e2m1_instruction) {
-        uint32_t codes[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            float values[block_words];
-#pragma unroll
-            for (int i = 0; i < half_words; ++i) {
-                values[2 * i] = low_value(block[half_words * half + i]);
-                values[2 * i + 1] = high_value(block[half_words * half + i]);
-            }
-            codes[half] = encode_e2m1<e2m1_instruction>(values, scale.inverse);
-        }
-        return make_uint2(codes[0], codes[1]);
-    } else {
-        return make_uint2(encode_e2m1_words(block, scale.inverse), encode_e2m1_words(block + half_words, scale.inverse));
-    }
+    return make_uint2(encode_e2m1<e2m1_instruction>(block, scale.inverse),
+                      encode_e2m1<e2m1_instruction>(block + vector_words, scale.inverse));
 }
 
 // The sixteen bytes of a block.

@@ -3,17 +3,19 @@
 //   n = bf16(x * rsqrt(mean(x^2) + eps) * weight)      h = bf16(n * bf16(1 + scale[row]) + shift[row])
 //   h -> E2M1 codes and one E4M3 scale per 16 elements; where the schedule says so, their values as an operand image too
 //
-//   warps 0 1  row 2b     | load x, add squares | meet | normalise, modulate, quantise, store, chunk by chunk
+//   warps 0 1  row 2b     | load x | table of scales, squares | meet | normalise, modulate, quantise, store, chunk by chunk
 //   warps 2 3  row 2b + 1 | the same
 //
-// The grid covers the rows that round the tokens up to whole scale tiles: their scale bytes, and their rows of the image, are zeros. The arithmetic is
-// canonical (every operation rounded to nearest even, in a fixed order), so that the bytes are those of a CPU.
+// The grid covers the rows that round the tokens up to whole scale tiles: their scale bytes, and their rows of the image, are
+// zeros. The arithmetic is canonical (every operation rounded to nearest even, in a fixed order), so that the bytes are
+// those of a CPU.
 
 #include "../device/element.cuh"
 #include "image.cuh"
 #include "quantise.cuh"
 #include "scale_layout.cuh"
 #include "schedule.cuh"
+#include "words.cuh"
 
 #include <cstdint>
 
@@ -46,70 +48,90 @@ constexpr uint32_t row_threads = 64;
 constexpr uint32_t row_warps = row_threads / 32;
 static_assert(S::threads == rows_per_cta * row_threads);
 
-// Chunk c of a row is 512 elements: one 16-byte vector for each of its threads.
-constexpr int vector_values = vector_elements;
+// Lanes of a row that share a group and its scale, and those that share a set of groups.
+constexpr uint32_t group_lanes = scale_group / vector_elements;
+constexpr uint32_t set_lanes = scale_tile_groups * group_lanes;
+
+// ---------------------------------------------------------------- shared memory
+
+// What a scale byte stands for.
+struct ScaleMeaning {
+    float inverse;   // what values are multiplied by before they are encoded
+    uint32_t factor; // what codes are multiplied by to decode them, bf16x2; for the image
+};
+
+// A reciprocal to nearest even costs as much as all else of a group, and there are few different ones.
+struct ScaleTable {
+    static constexpr uint32_t bytes = 128; // without a sign
+
+    ScaleMeaning of[bytes];
+
+    // All threads of the CTA together.
+    __device__ void fill(float global) {
+        const GlobalScale scale(global);
+        for (uint32_t byte = threadIdx.x; byte < bytes; byte += S::threads) {
+            of[byte] = {inverse_scale(byte, scale), scale_to_bf16x2(byte)};
+        }
+    }
+
+    __device__ ScaleMeaning operator[](uint32_t byte) const { return of[byte % bytes]; }
+};
 
 struct SharedMap {
+    ScaleTable scales;
     float sums[rows_per_cta][row_warps];
 };
 static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes);
 
-// bf16 pairs to f32, exact.
-struct Values {
-    float at[vector_values];
+// ---------------------------------------------------------------- a row
 
-    explicit __device__ Values(uint4 vector) {
-        const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            at[2 * i] = __uint_as_float(words[i] << 16);
-            at[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF'0000);
-        }
-    }
-};
-
-__device__ inline float round_to_bf16(float value) { return __bfloat162float(__float2bfloat16_rn(value)); }
-
-// Which vectors of a row are this thread's: those of its lane in each chunk, up to the row's end.
+// Which vectors of a row are this thread's: one in each chunk of 64, up to the row's end. A chunk goes by its first vector.
 struct Lane {
-    uint32_t lane;    // in the row, 0..63
+    uint32_t lane;    // in the row
     uint32_t vectors; // of the row
 
     explicit __device__ Lane(const Params& params)
-        : lane(threadIdx.x % row_threads), vectors((S::hidden != 0 ? S::hidden : params.hidden) / vector_values) {}
+        : lane(threadIdx.x % row_threads), vectors((S::hidden != 0 ? S::hidden : params.hidden) / vector_elements) {}
 
-    // Chunks in which any lane of the warp has a vector.
-    __device__ uint32_t chunks() const { return (vectors - lane / 32 * 32 + row_threads - 1) / row_threads; }
+    // Whether the row reaches this lane in a chunk, and whether it reaches any lane of the warp.
+    __device__ bool has(uint32_t chunk) const { return reaches(chunk, lane); }
+    __device__ bool warp_has(uint32_t chunk) const { return reaches(chunk, lane / 32 * 32); }
 
-    __device__ uint64_t index(uint32_t chunk) const { return static_cast<uint64_t>(chunk) * row_threads + lane; }
-    __device__ bool has(uint32_t chunk) const { return index(chunk) < vectors; }
-
-    // Vector of a chunk, zeros past the row's end. They change no sum and no maximum.
+    // Vector of a chunk; past the row's end zeros, which change no sum and no maximum. A lane that has none reads the row's
+    // last one: a branch around the load would be taken by half of the warps and double the code after it.
     __device__ uint4 load(const uint4* row, uint32_t chunk) const {
-        return has(chunk) ? row[index(chunk)] : make_uint4(0, 0, 0, 0);
+        const uint4 vector = __ldg(row + min(chunk + lane, vectors - 1));
+        return has(chunk) ? vector : make_uint4(0, 0, 0, 0);
+    }
+
+  private:
+    __device__ bool reaches(uint32_t chunk, uint32_t lane) const {
+        const bool whole = (chunk + row_threads) * vector_elements <= S::hidden; // known when compiling
+        return whole || chunk + lane < vectors;
     }
 };
 
 // The thread's part of a row of x: in registers if the row's length is known, otherwise read again at each use.
 template <int hidden>
 class InputRow {
-    static constexpr uint32_t most_chunks = (hidden / vector_values + row_threads - 1) / row_threads;
+    static constexpr uint32_t most_chunks = (hidden / vector_elements + row_threads - 1) / row_threads;
+    Lane lane;
     uint4 kept[most_chunks];
 
   public:
-    __device__ InputRow(const uint4* row, Lane lane) {
+    __device__ InputRow(const uint4* row, Lane lane) : lane(lane) {
 #pragma unroll
-        for (uint32_t chunk = 0; chunk < most_chunks; ++chunk) {
-            kept[chunk] = lane.load(row, chunk);
+        for (uint32_t i = 0; i < most_chunks; ++i) {
+            kept[i] = lane.load(row, i * row_threads);
         }
     }
 
     template <class Use>
-    __device__ void for_each_chunk(Lane lane, Use use) const {
+    __device__ void for_each_chunk(Use use) const {
 #pragma unroll
-        for (uint32_t chunk = 0; chunk < most_chunks; ++chunk) {
-            if (chunk < lane.chunks()) {
-                use(chunk, kept[chunk]);
+        for (uint32_t i = 0; i < most_chunks; ++i) {
+            if (lane.warp_has(i * row_threads)) {
+                use(i * row_threads, kept[i]);
             }
         }
     }
@@ -117,18 +139,21 @@ class InputRow {
 
 template <>
 class InputRow<0> {
+    Lane lane;
     const uint4* row;
 
   public:
-    __device__ InputRow(const uint4* row, Lane) : row(row) {}
+    __device__ InputRow(const uint4* row, Lane lane) : lane(lane), row(row) {}
 
     template <class Use>
-    __device__ void for_each_chunk(Lane lane, Use use) const {
-        for (uint32_t chunk = 0; chunk < lane.chunks(); ++chunk) {
+    __device__ void for_each_chunk(Use use) const {
+        for (uint32_t chunk = 0; lane.warp_has(chunk); chunk += row_threads) {
             use(chunk, lane.load(row, chunk));
         }
     }
 };
+
+// ---------------------------------------------------------------- norm
 
 // Sum over the warp, neighbours first; the same bits in every lane.
 __device__ inline float warp_sum(float value) {
@@ -139,22 +164,32 @@ __device__ inline float warp_sum(float value) {
     return value;
 }
 
-// 1 / sqrt(mean of squares + eps). Every thread of the CTA calls it.
-template <class Row>
-__device__ float inverse_rms(const Row& row, Lane lane, SharedMap& shared, const Params& params) {
+// Sum of squares over the warp's part of a row.
+__device__ inline float square_sum(const InputRow<S::hidden>& x) {
     float sum = 0;
-    row.for_each_chunk(lane, [&](uint32_t, uint4 vector) {
-        const Values x(vector);
+    x.for_each_chunk([&](uint32_t, uint4 vector) {
+        const uint32_t words[vector_words] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
-        for (int i = 0; i < vector_values; ++i) {
-            sum = __fmaf_rn(x.at[i], x.at[i], sum);
+        for (int i = 0; i < vector_words; ++i) {
+            sum = __fmaf_rn(low_value(words[i]), low_value(words[i]), sum);
+            sum = __fmaf_rn(high_value(words[i]), high_value(words[i]), sum);
         }
     });
-    float(&sums)[row_warps] = shared.sums[threadIdx.x / row_threads];
-    sums[lane.lane / 32] = warp_sum(sum);
-    __syncthreads();
-    const float elements = static_cast<float>(lane.vectors * vector_values);
-    return __frsqrt_rn(__fadd_rn(__fdiv_rn(__fadd_rn(sums[0], sums[1]), elements), params.eps));
+    return warp_sum(sum);
+}
+
+// 1 / sqrt(mean of squares + eps), from the sums of the row's warps.
+__device__ inline float inverse_rms(const float (&sums)[row_warps], Lane lane, float eps) {
+    const float elements = static_cast<float>(lane.vectors * vector_elements);
+    return __frsqrt_rn(__fadd_rn(__fdiv_rn(__fadd_rn(sums[0], sums[1]), elements), eps));
+}
+
+// 1 + a, both elements of a word. PTX: add.rn.bf16x2
+__device__ inline uint32_t one_plus(uint32_t a) {
+    constexpr uint32_t ones = 0x3F80'3F80;
+    uint32_t sum;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(ones));
+    return sum;
 }
 
 // The weight and the modulation row of a token.
@@ -163,83 +198,85 @@ struct Modulation {
     const uint4* scale;
     const uint4* shift;
 
-    // h of one vector.
-    __device__ Values apply(Values x, float rstd, Lane lane, uint32_t chunk) const {
-        const Values w(lane.load(weight, chunk)), a(lane.load(scale, chunk)), b(lane.load(shift, chunk));
+    // Makes h of the words of x.
+    __device__ void apply(uint32_t (&words)[vector_words], float rstd, Lane lane, uint32_t chunk) const {
+        const uint4 w = lane.load(weight, chunk), a = lane.load(scale, chunk), b = lane.load(shift, chunk);
+        const uint32_t weights[vector_words] = {w.x, w.y, w.z, w.w};
+        const uint32_t scales[vector_words] = {a.x, a.y, a.z, a.w};
+        const uint32_t shifts[vector_words] = {b.x, b.y, b.z, b.w};
+        const auto scaled = [rstd](float value, float weight) { return __fmul_rn(__fmul_rn(value, rstd), weight); };
 #pragma unroll
-        for (int i = 0; i < vector_values; ++i) {
-            const float normed = round_to_bf16(__fmul_rn(__fmul_rn(x.at[i], rstd), w.at[i]));
-            const float factor = round_to_bf16(__fadd_rn(1.0f, a.at[i]));
-            x.at[i] = round_to_bf16(__fmaf_rn(normed, factor, b.at[i]));
+        for (int i = 0; i < vector_words; ++i) {
+            const uint32_t normed = pack<Element::bf16>(scaled(low_value(words[i]), low_value(weights[i])),
+                                                        scaled(high_value(words[i]), high_value(weights[i])));
+            const uint32_t factors = one_plus(scales[i]);
+            words[i] =
+                pack<Element::bf16>(__fmaf_rn(low_value(normed), low_value(factors), low_value(shifts[i])),
+                                    __fmaf_rn(high_value(normed), high_value(factors), high_value(shifts[i])));
         }
-        return x;
     }
 };
 
-// Where the results of one row go.
-struct OutputRow {
-    const Params& params;
-    Lane lane;
-    uint32_t row;
+// ---------------------------------------------------------------- results
 
-    __device__ uint64_t vector(uint32_t chunk) const {
-        return static_cast<uint64_t>(row) * lane.vectors + lane.index(chunk);
+// Where the thread's results of a row go: places of chunk 0, from which the others are constants away.
+struct OutputRow {
+    Lane lane;
+    uint32_t* codes;
+    uint8_t* scales;
+    uint8_t* image;
+    uint4* debug; // or null
+
+    __device__ OutputRow(const Params& params, Lane lane, uint32_t row) : lane(lane) {
+        const uint64_t vector = static_cast<uint64_t>(row) * lane.vectors + lane.lane;
+        codes = params.activation_q + vector;
+        scales = params.activation_sf + scale_offset(row, lane.lane / set_lanes, lane.vectors / set_lanes) +
+                 lane.lane % set_lanes / group_lanes;
+        image = params.image + image_chunk_offset(row, lane.lane * vector_elements, lane.vectors * vector_elements);
+        debug = params.debug_adaln != nullptr ? params.debug_adaln + vector : nullptr;
     }
 
-    // Four scale bytes of eight lanes, by the first of them.
-    __device__ void store_scales(uint32_t chunk, uint32_t bytes) const {
-        constexpr uint32_t set_lanes = scale_tile_groups * scale_group / vector_values;
-        if (lane.lane % set_lanes == 0 && lane.has(chunk)) {
-            const uint32_t sets = lane.vectors / set_lanes;
-            const uint64_t offset = scale_offset(row, lane.index(chunk) / set_lanes, sets);
-            *reinterpret_cast<uint32_t*>(params.activation_sf + offset) = bytes;
+    // By one of the lanes that share the group.
+    __device__ void store_scale(uint32_t chunk, uint32_t byte) const {
+        if (lane.lane % group_lanes == 0 && lane.has(chunk)) {
+            scales[uint64_t{chunk} * (scale_tile_bytes / set_lanes)] = static_cast<uint8_t>(byte);
         }
     }
 
     __device__ void store_image(uint32_t chunk, uint4 values) const {
         if (S::image && lane.has(chunk)) {
-            const uint64_t offset = image_chunk_offset(row, lane.index(chunk) * vector_values, lane.vectors * vector_values);
-            *reinterpret_cast<uint4*>(params.image + offset) = values;
+            *reinterpret_cast<uint4*>(image + uint64_t{chunk} * (vector_elements * image_block_bytes / image_columns)) = values;
         }
     }
 
-    // Codes and scales of one chunk. The whole warp calls it: two lanes share a block, eight a word of scales.
-    __device__ void quantise(uint32_t chunk, const Values& h, GlobalScale global) const {
-        float largest = 0;
-#pragma unroll
-        for (int i = 0; i < vector_values; ++i) {
-            largest = fmaxf(largest, fabsf(h.at[i]));
-        }
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        const BlockScale scale(largest, global);
-        const uint32_t codes = encode_e2m1<S::e2m1_instruction>(h.at, scale.inverse);
+    __device__ void store_words(uint32_t chunk, uint32_t word, uint4 h) const {
         if (lane.has(chunk)) {
-            params.activation_q[vector(chunk)] = codes;
-        }
-        store_image(chunk, decode_bf16(codes, scale_to_bf16x2(scale.byte)));
-        const uint32_t pair = scale.byte | __shfl_down_sync(~0u, scale.byte, 2) << 8;
-        store_scales(chunk, pair | __shfl_down_sync(~0u, pair, 4) << 16);
-    }
-
-    __device__ void store_debug(uint32_t chunk, const Values& h) const {
-        if (params.debug_adaln != nullptr && lane.has(chunk)) {
-            params.debug_adaln[vector(chunk)] =
-                make_uint4(pack<Element::bf16>(h.at[0], h.at[1]), pack<Element::bf16>(h.at[2], h.at[3]),
-                           pack<Element::bf16>(h.at[4], h.at[5]), pack<Element::bf16>(h.at[6], h.at[7]));
-        }
-    }
-
-    // A row outside the table, or one past the last token, which is in scales and image only.
-    __device__ void zero(bool live) const {
-        for (uint32_t chunk = 0; chunk < lane.chunks(); ++chunk) {
-            store_scales(chunk, 0);
-            store_image(chunk, make_uint4(0, 0, 0, 0));
-            if (live && lane.has(chunk)) {
-                params.activation_q[vector(chunk)] = 0;
-                if (params.debug_adaln != nullptr) {
-                    params.debug_adaln[vector(chunk)] = make_uint4(0, 0, 0, 0);
-                }
+            codes[chunk] = word;
+            if (debug != nullptr) {
+                debug[chunk] = h;
             }
+        }
+    }
+
+    // Quantises and stores one chunk of h. The whole warp calls it.
+    __device__ void quantise(uint32_t chunk, const uint32_t (&h)[vector_words], float global, const ScaleTable& table) const {
+        static_assert(group_lanes == 2);
+        const uint32_t own = larger_magnitudes(larger_magnitudes(h[0], h[1]), larger_magnitudes(h[2], h[3]));
+        const uint32_t largest = larger_magnitudes(own, __shfl_xor_sync(~0u, own, 1));
+        const uint32_t byte = encode_scale(larger_magnitude(largest), global);
+        const ScaleMeaning scale = table[byte];
+        const uint32_t word = encode_e2m1<S::e2m1_instruction>(h, scale.inverse);
+        store_words(chunk, word, make_uint4(h[0], h[1], h[2], h[3]));
+        store_image(chunk, decode_bf16(word, h, scale.factor));
+        store_scale(chunk, byte);
+    }
+
+    // Of a row outside the table, or one past the last token, which is in scales and image only.
+    __device__ void zero(uint32_t chunk, bool live) const {
+        store_scale(chunk, 0);
+        store_image(chunk, make_uint4(0, 0, 0, 0));
+        if (live) {
+            store_words(chunk, 0, make_uint4(0, 0, 0, 0));
         }
     }
 };
@@ -264,27 +301,31 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
 
     const Lane lane(params);
-    const uint32_t row = blockIdx.x * rows_per_cta + threadIdx.x / row_threads;
+    const uint32_t cta_row = threadIdx.x / row_threads, row = blockIdx.x * rows_per_cta + cta_row;
     const bool live = row < params.tokens;
-    // A row past the last token has the sum of the last one computed again: its threads must meet the others.
-    const uint32_t token = min(row, params.tokens - 1);
-    const uint64_t vectors = lane.vectors;
-    const InputRow<S::hidden> x(params.x + token * vectors, lane);
     const int32_t table_row = live ? params.adaln_index[row] : -1;
+    const uint64_t vectors = lane.vectors;
+    // A row past the last token reads that one: its threads must meet the others.
+    const InputRow<S::hidden> x(params.x + min(row, params.tokens - 1) * vectors, lane);
+    const float global = *params.global_scale;
+    shared.scales.fill(global);
     clear_output_padding(params);
-    const float rstd = inverse_rms(x, lane, shared, params);
+    shared.sums[cta_row][lane.lane / 32] = square_sum(x);
+    __syncthreads();
 
-    const OutputRow out{params, lane, row};
-    if (table_row < 0 || table_row >= static_cast<int64_t>(params.table_rows)) {
-        out.zero(live);
+    const OutputRow out(params, lane, row);
+    // The same in all lanes; the vote tells the compiler.
+    if (!__all_sync(~0u, table_row >= 0 && table_row < static_cast<int64_t>(params.table_rows))) {
+        x.for_each_chunk([&](uint32_t chunk, uint4) { out.zero(chunk, live); });
         return;
     }
+    const float rstd = inverse_rms(shared.sums[cta_row], lane, params.eps);
     const uint64_t table_offset = table_row * vectors;
-    const Modulation modulation{params.weight, params.adaln_scale + table_offset, params.adaln_shift + table_offset};
-    const GlobalScale global(*params.global_scale);
-    x.for_each_chunk(lane, [&](uint32_t chunk, uint4 vector) {
-        const Values h = modulation.apply(Values(vector), rstd, lane, chunk);
-        out.store_debug(chunk, h);
-        out.quantise(chunk, h, global);
+    const Modulation modulation{params.weight, params.adaln_scale + table_offset,
+                                params.adaln_shift + table_offset};
+    x.for_each_chunk([&](uint32_t chunk, uint4 vector) {
+        uint32_t words[vector_words] = {vector.x, vector.y, vector.z, vector.w};
+        modulation.apply(words, rstd, lane, chunk);
+        out.quantise(chunk, words, global, shared.scales);
     });
 }

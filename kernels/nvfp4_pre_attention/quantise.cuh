@@ -4,6 +4,9 @@
 //   scale = e4m3(g * (max|h| * (1/6)))      code = e2m1(h * min(1 / (value(scale) * (1/g)), FLT_MAX))
 #pragma once
 
+#include "../device/element.cuh"
+#include "words.cuh"
+
 #include <cfloat>
 #include <cstdint>
 
@@ -37,25 +40,23 @@ namespace detail {
 // up to 6: their minimum. An addition to `integers`, rounded once, rounds a piece to an even integer at ties, as codes are.
 constexpr float integers = 0x1.8p23f; // the integers from here on are neighbouring floats
 
-// Code of a magnitude, above the bits of `integers`.
+// Code of a magnitude, above the bits of `integers`. The last piece is m / 2 - 2, exact in 4..6, between its ends 0 and 1.
 __device__ inline uint32_t encode_magnitude(float magnitude) {
     const int first = __float_as_int(__fmaf_rn(magnitude, 2.0f, integers));
     const int second = __float_as_int(__fadd_rn(magnitude, integers + 2));
-    const int third = __float_as_int(__fmaf_rn(magnitude, 0.5f, integers + 4));
-    return min(min(first, second), min(third, __float_as_int(integers + 7)));
+    const int third = __float_as_int(__fadd_rn(__saturatef(__fmaf_rn(magnitude, 0.5f, -2.0f)), integers + 6));
+    return min(min(first, second), third);
 }
-
-// What eight of them leave in a word of nibbles beside the codes.
-__device__ inline uint32_t integer_bits() { return __float_as_uint(integers) * 0x1111'1111u; }
 
 } // namespace detail
 
-// E2M1 codes of eight values times `inverse`, the first in the lowest nibble; nearest even, saturating at 6. The sign of
-// zero stays. PTX: cvt.rn.satfinite.e2m1x2.f32
+// E2M1 codes of eight bf16 values, two a word, times `inverse`, the first in the lowest nibble; nearest even, saturating at 6.
+// The sign of zero stays. PTX: cvt.rn.satfinite.e2m1x2.f32, or prmt.b32 where there is none
 template <bool instruction>
-__device__ inline uint32_t encode_e2m1(const float (&values)[8], float inverse) {
-    uint32_t codes = 0;
+__device__ inline uint32_t encode_e2m1(const uint32_t* words, float inverse) {
     if constexpr (instruction) {
+        uint32_t codes;
+        const auto scaled = [inverse](float value) { return __fmul_rn(value, inverse); };
         asm("{\n\t"
             ".reg .b8 byte0, byte1, byte2, byte3;\n\t"
             "cvt.rn.satfinite.e2m1x2.f32 byte0, %2, %1;\n\t"
@@ -65,37 +66,26 @@ __device__ inline uint32_t encode_e2m1(const float (&values)[8], float inverse) 
             "mov.b32 %0, {byte0, byte1, byte2, byte3};\n\t"
             "}"
             : "=r"(codes)
-            : "f"(__fmul_rn(values[0], inverse)), "f"(__fmul_rn(values[1], inverse)),
-              "f"(__fmul_rn(values[2], inverse)), "f"(__fmul_rn(values[3], inverse)),
-              "f"(__fmul_rn(values[4], inverse)), "f"(__fmul_rn(values[5], inverse)),
-              "f"(__fmul_rn(values[6], inverse)), "f"(__fmul_rn(values[7], inverse)));
+            : "f"(scaled(low_value(words[0]))), "f"(scaled(high_value(words[0]))), "f"(scaled(low_value(words[1]))),
+              "f"(scaled(high_value(words[1]))), "f"(scaled(low_value(words[2]))), "f"(scaled(high_value(words[2]))),
+              "f"(scaled(low_value(words[3]))), "f"(scaled(high_value(words[3]))));
+        return codes;
     } else {
+        uint32_t even[vector_words], odd[vector_words];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const float scaled = __fmul_rn(values[i], inverse);
-            codes += (detail::encode_magnitude(fabsf(scaled)) + (__float_as_uint(scaled) >> 28 & 8)) << 4 * i;
+        for (int i = 0; i < vector_words; ++i) {
+            even[i] = detail::encode_magnitude(__fmul_rn(fabsf(low_value(words[i])), inverse));
+            odd[i] = detail::encode_magnitude(__fmul_rn(fabsf(high_value(words[i])), inverse));
         }
-        codes -= detail::integer_bits();
+        // The low bytes of four words.
+        const auto bytes = [](const uint32_t* from) {
+            return __byte_perm(__byte_perm(from[0], from[1], 0x40), __byte_perm(from[2], from[3], 0x40), 0x5410);
+        };
+        const uint32_t codes = bytes(even) + (bytes(odd) << 4);
+        // The bytes with signs: of the even values of two words, then of the odd ones.
+        const uint32_t first = __byte_perm(words[0], words[1], 0x7351), second = __byte_perm(words[2], words[3], 0x7351);
+        return codes | (low_halves(first, second) >> 4 & 0x0808'0808) | (high_halves(first, second) & 0x8080'8080);
     }
-    return codes;
-}
-
-// The same of eight bf16 values, two a word, where there is no instruction. PTX: prmt.b32
-__device__ inline uint32_t encode_e2m1_words(const uint32_t* words, float inverse) {
-    uint32_t codes = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const uint32_t magnitudes = words[i] & 0x7FFF'7FFF;
-        const float low = __uint_as_float(magnitudes << 16), high = __uint_as_float(magnitudes & 0xFFFF'0000);
-        codes += detail::encode_magnitude(__fmul_rn(low, inverse)) << 8 * i;
-        codes += detail::encode_magnitude(__fmul_rn(high, inverse)) << 8 * i + 4;
-    }
-    // The bytes with the signs of the even and of the odd values.
-    const auto bytes = [&](uint32_t of_two) {
-        return __byte_perm(__byte_perm(words[0], words[1], of_two), __byte_perm(words[2], words[3], of_two), 0x5410);
-    };
-    const uint32_t even = bytes(0x51), odd = bytes(0x73);
-    return (codes - detail::integer_bits()) | (even >> 4 & 0x0808'0808) | (odd & 0x8080'8080);
 }
 
 // The encode scale of a tensor, and its reciprocal.
@@ -106,16 +96,24 @@ struct GlobalScale {
     explicit __device__ GlobalScale(float value) : value(value), reciprocal(__frcp_rn(value)) {}
 };
 
+// E4M3 scale of a block whose largest magnitude is given.
+__device__ inline uint32_t encode_scale(float largest_magnitude, float global) {
+    constexpr float sixth = 1.0f / 6.0f;
+    return encode_e4m3(__fmul_rn(global, __fmul_rn(largest_magnitude, sixth)));
+}
+
+// What the values of a block with this scale are multiplied by before they are encoded; FLT_MAX where the scale is 0.
+__device__ inline float inverse_scale(uint32_t byte, GlobalScale global) {
+    return fminf(__frcp_rn(__fmul_rn(decode_e4m3(byte), global.reciprocal)), FLT_MAX);
+}
+
 // The scale of one block.
 struct BlockScale {
     uint32_t byte; // E4M3
-    float inverse; // what its values are multiplied by; FLT_MAX where the scale is 0
+    float inverse;
 
-    __device__ BlockScale(float largest_magnitude, GlobalScale global) {
-        constexpr float sixth = 1.0f / 6.0f;
-        byte = encode_e4m3(__fmul_rn(global.value, __fmul_rn(largest_magnitude, sixth)));
-        inverse = fminf(__frcp_rn(__fmul_rn(decode_e4m3(byte), global.reciprocal)), FLT_MAX);
-    }
+    __device__ BlockScale(float largest_magnitude, GlobalScale global)
+        : byte(encode_scale(largest_magnitude, global.value)), inverse(inverse_scale(byte, global)) {}
 };
 
 } // namespace bakewell

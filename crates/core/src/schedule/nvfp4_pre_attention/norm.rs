@@ -90,8 +90,8 @@ impl Schedule for Norm {
     fn budgets(&self) -> Budgets {
         Budgets {
             threads: ROWS_PER_CTA * ROW_THREADS,
-            // The sum of each warp.
-            dynamic_shared_bytes: ROWS_PER_CTA * ROW_THREADS / 32 * 4,
+            // What each of 128 scale bytes stands for, two words, and the sum of each warp.
+            dynamic_shared_bytes: 128 * 8 + ROWS_PER_CTA * ROW_THREADS / 32 * 4,
             barrier_bytes: 0,
             tmem_columns: 0,
         }
