@@ -34,7 +34,7 @@ fn every_generated_case_is_met() {
             (case, inputs, expected)
         })
         .collect();
-    assert_eq!(prepared.len(), 13);
+    assert_eq!(prepared.len(), 15);
     on_every_engine(|device| {
         for (case, inputs, expected) in &prepared {
             verify(device, inputs, expected).map_err(|failure| format!("{}: {failure}", case.name))?;

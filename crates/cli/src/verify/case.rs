@@ -9,7 +9,7 @@ use crate::report::one_line;
 
 /// What outputs are compared with.
 const GOLDEN: &str = "golden";
-const REFERENCE: &str = "reference";
+pub(super) const REFERENCE: &str = "reference";
 
 /// Inputs, and what should come out.
 pub(super) struct Case<I: Judged> {
@@ -64,6 +64,18 @@ impl Figures {
     }
 }
 
+impl CaseOutcome {
+    /// With what a comparison said, or why there was none.
+    pub(super) fn judged(self, verdict: anyhow::Result<Verdict>) -> CaseOutcome {
+        match verdict {
+            Ok(verdict) => {
+                CaseOutcome { figures: Some(Figures::of(&verdict.comparison)), failure: verdict.failure, ..self }
+            }
+            Err(error) => CaseOutcome { failure: Some(one_line(&error)), ..self },
+        }
+    }
+}
+
 impl<I: Judged> Case<I> {
     /// A case of a golden.
     pub(super) fn golden(golden: Golden<I>) -> Case<I> {
@@ -108,16 +120,10 @@ impl<I: Judged> AnyCase for Case<I> {
             // Every architecture serves the goldens; generated cases ask for every shape that some architecture serves.
             Err(error @ Error::NoProgram { .. }) if self.against == REFERENCE => {
                 outcome.skipped = Some(error.to_string());
+                outcome
             }
-            _ => match self.verify(device, others) {
-                Ok(verdict) => {
-                    outcome.figures = Some(Figures::of(&verdict.comparison));
-                    outcome.failure = verdict.failure;
-                }
-                Err(error) => outcome.failure = Some(one_line(&error)),
-            },
+            _ => outcome.judged(self.verify(device, others)),
         }
-        outcome
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         let cases = match operation {
             Operation::GqaDecode => gqa_decode::cases(args, device)?,
             Operation::Nvfp4Context => nvfp4_context::cases(args, device)?,
-            Operation::Nvfp4PreAttention => nvfp4_pre_attention::cases(args)?,
+            Operation::Nvfp4PreAttention => nvfp4_pre_attention::cases(args, device)?,
             Operation::Gdn => gdn::cases(args)?,
         };
         for case in cases {

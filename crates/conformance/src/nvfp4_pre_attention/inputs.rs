@@ -35,6 +35,30 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// Those of a problem, by their names.
+    ///
+    /// # Errors
+    /// That of `tensor`, but for the scales of the results: whether they are there is for the call to say.
+    pub fn of(problem: Nvfp4PreAttention, tensor: impl Fn(&'static str) -> Result<HostTensor>) -> Result<Inputs> {
+        Ok(Inputs {
+            problem,
+            x: tensor("x")?,
+            x_norm_weight: tensor("x_norm_weight")?,
+            adaln_scale: tensor("adaln_scale")?,
+            adaln_shift: tensor("adaln_shift")?,
+            adaln_index: tensor("adaln_index")?,
+            x_global_scale: tensor("x_global_scale")?,
+            qkv_weight_q: tensor("qkv_weight_q")?,
+            qkv_weight_sf: tensor("qkv_weight_sf")?,
+            w_global_scale: tensor("w_global_scale")?,
+            q_norm_weight: tensor("q_norm_weight")?,
+            k_norm_weight: tensor("k_norm_weight")?,
+            rope_cos_sin: tensor("rope_cos_sin")?,
+            out_global_scale: tensor("out_global_scale").ok(),
+            qkv_scales: tensor("qkv_scales").ok(),
+        })
+    }
+
     /// Random inputs of a valid problem: hidden states of a few units, weights of unit columns, table rows inside and
     /// outside the tables, no scale a power of two.
     ///

@@ -62,13 +62,11 @@ impl Judged for Inputs {
 
     /// A file with the operation's tensors and, in the metadata, `P`, `heads`, `rope_dim`, `out_format` and `eps`.
     fn from_file(file: &TensorFile) -> Result<Inputs> {
-        let tensor = |name| file.tensor(name).cloned();
-        let (x, adaln_scale) = (tensor("x")?, tensor("adaln_scale")?);
-        let matrix = |name, tensor: &HostTensor| match tensor.shape[..] {
+        let matrix = |name| match file.tensor(name)?.shape[..] {
             [rows, columns] => Ok((rows, columns)),
-            _ => Err(Error::argument(name, Property::Rank, "two dimensions", format!("{:?}", tensor.shape))),
+            ref shape => Err(Error::argument(name, Property::Rank, "two dimensions", format!("{shape:?}"))),
         };
-        let ((tokens, hidden), (table_rows, _)) = (matrix("x", &x)?, matrix("adaln_scale", &adaln_scale)?);
+        let ((tokens, hidden), (table_rows, _)) = (matrix("x")?, matrix("adaln_scale")?);
         let missing = |name| Error::argument(name, Property::Presence, "in the file's metadata", "none");
         let number = |name| file.parameter(name)?.ok_or_else(|| missing(name));
         let out_format = match file.metadata.get("out_format").map(String::as_str) {
@@ -89,23 +87,7 @@ impl Judged for Inputs {
             debug: true,
             ..Nvfp4PreAttention::default()
         };
-        Ok(Inputs {
-            problem,
-            x,
-            x_norm_weight: tensor("x_norm_weight")?,
-            adaln_scale,
-            adaln_shift: tensor("adaln_shift")?,
-            adaln_index: tensor("adaln_index")?,
-            x_global_scale: tensor("x_global_scale")?,
-            qkv_weight_q: tensor("qkv_weight_q")?,
-            qkv_weight_sf: tensor("qkv_weight_sf")?,
-            w_global_scale: tensor("w_global_scale")?,
-            q_norm_weight: tensor("q_norm_weight")?,
-            k_norm_weight: tensor("k_norm_weight")?,
-            rope_cos_sin: tensor("rope_cos_sin")?,
-            out_global_scale: file.tensors.get("out_global_scale").cloned(),
-            qkv_scales: file.tensors.get("qkv_scales").cloned(),
-        })
+        Inputs::of(problem, |name| file.tensor(name).cloned())
     }
 
     /// The outputs and intermediates; without `row_determined` the file has none.

@@ -8,6 +8,7 @@
 //! | [`call`] | the tensors of a call |
 //! | [`judged`] | what should come out, from a file or the reference |
 //! | [`mod@judge`] | how far outputs may be from that, and why |
+//! | [`sampled`] | some tokens of a call |
 //! | [`norm`] | the norm kernel alone |
 //! | [`tcgen05`] | the GEMM on tensor memory alone |
 //! | [`wgmma`] | the GEMM on warpgroup tensor cores alone |
@@ -19,6 +20,7 @@ pub mod inputs;
 pub mod judge;
 pub mod judged;
 pub mod norm;
+pub mod sampled;
 pub mod tcgen05;
 pub mod wgmma;
 
