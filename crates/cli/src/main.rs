@@ -15,7 +15,7 @@
 //!
 //! Exit status: 0 when all is well, 1 when a check found something wrong, 2 for bad input or a device that cannot be used.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod bench;

@@ -152,6 +152,14 @@ impl CudaRuntime {
         &self.facts
     }
 
+    /// Runs foreign code, such as another library's, with the device's context current; the caller's is restored.
+    ///
+    /// # Errors
+    /// The driver's, of entering or leaving.
+    pub fn with_context<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+        self.call("", || Ok(body()))
+    }
+
     /// Runs driver calls with the device's context current; `about` names the program or symbol in the error.
     pub(crate) fn call<T>(&self, about: &str, body: impl FnOnce() -> Answer<T>) -> Result<T> {
         context::with(&*self.driver, self.context, body)

@@ -361,6 +361,7 @@ impl Use<'_> {
             cold_us,
             rotating_us: clocks.rotating(calls_per_graph, run)?,
             host_us: clocks.host(cold_us.median, |stream| run(0, stream))?,
+            peers: Vec::new(),
         })
     }
 }

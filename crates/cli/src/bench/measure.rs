@@ -9,7 +9,7 @@ use bakewell_conformance::call::{Buffers, TensorSpec, Views};
 use serde::Serialize;
 
 use super::clocks::Clocks;
-use super::record::{Bound, KernelTimes, Row};
+use super::record::{Bound, KernelTimes, Peer, Row};
 
 /// Live bytes that the inputs of a graph exceed together: more than four times the L2.
 const ROTATION_BYTES: u64 = 256 << 20;
@@ -56,6 +56,11 @@ pub(super) trait Shape: fmt::Display {
     /// Compares the outputs of a set with the reference where that takes no longer than the rest, and says what was done.
     fn check(&self, plan: &Plan<Self::Problem>, set: &Buffers) -> anyhow::Result<String>;
 
+    /// Times what other libraries do of the same, right after the operation.
+    fn peers(&self, _clocks: &Clocks, _noise: &Self::Noise) -> anyhow::Result<Vec<Peer>> {
+        Ok(Vec::new())
+    }
+
     /// Numbers of the decision that belong into the record.
     fn geometry(decision: &<Self::Problem as Problem>::Decision) -> Vec<(&'static str, u32)>;
 }
@@ -96,6 +101,7 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
         1 => Vec::new(),
         _ => programs.iter().enumerate().map(alone).collect::<Result<_>>()?,
     };
+    let peers = shape.peers(clocks, &noise)?;
     let decision = plan.decision().context("a GPU plan has a program")?;
     let library = device.library()?.context("a GPU has programs")?;
     let digest = |schedule: &&'static dyn bakewell::schedule::Schedule| -> Result<String> {
@@ -119,6 +125,7 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
         cold_us: cold,
         rotating_us: rotating,
         host_us: host,
+        peers,
     })
 }
 

@@ -9,10 +9,13 @@
 //! | [`nvfp4_context`] | shapes, inputs and bytes of NVFP4 paged-context attention |
 //! | [`nvfp4_pre_attention`] | shapes, inputs, bytes and operations of NVFP4 pre-attention |
 //! | [`gdn`] | shapes, uses, bytes and operations of Gated DeltaNet training |
+//! | [`cublas`] | the matrix product of cuBLAS, a peer where the machine has it |
 //! | [`record`] | the record of a run |
 
 pub(crate) mod ceilings;
 pub(crate) mod clocks;
+#[allow(unsafe_code, reason = "calls a library that it opens")]
+mod cublas;
 mod gdn;
 mod gqa_decode;
 mod measure;

@@ -5,22 +5,25 @@ use std::fmt;
 use anyhow::{Context, ensure};
 use bakewell::cuda::CudaRuntime;
 use bakewell::nvfp4_pre_attention::{Decision, Nvfp4PreAttention, Nvfp4PreAttentionArgs, Plan};
-use bakewell::{Buffer, DType, Device, Result, nvfp4};
+use bakewell::{Buffer, DType, Device, Result, Runtime, Stream, nvfp4};
 use bakewell_conformance::call::{Buffers, TensorSpec, Views};
-use bakewell_conformance::nvfp4_pre_attention::Inputs;
 use bakewell_conformance::nvfp4_pre_attention::call::{args, tensors};
 use bakewell_conformance::nvfp4_pre_attention::judged::live_bytes;
+use bakewell_conformance::nvfp4_pre_attention::{Inputs, sampled};
 use bakewell_conformance::random::Random;
 use bakewell_conformance::{HostTensor, Judged};
 use serde::Deserialize;
 
+use super::clocks::Clocks;
+use super::cublas::{Cublas, Product};
 use super::measure::copy_noise;
+use super::record::{Peer, PeerOutcome};
 
 /// Seed and count of the random numbers; the tensors are filled with copies of them.
 const SEED: u64 = 29;
 const NOISE: usize = 1 << 22;
-/// Tokens of the small problem that is compared with the reference.
-const CHECKED_TOKENS: u64 = 130;
+/// Products in a graph: their operands are larger than the L2, so that one set of them serves.
+const PEER_CALLS: usize = 4;
 
 /// A problem; what is not named has the values of the model that the operation was made for.
 #[derive(Clone, Debug, Deserialize)]
@@ -125,18 +128,40 @@ impl super::measure::Shape for Shape {
         args(views)
     }
 
-    /// The reference takes minutes for a whole shape: a few tokens and two heads for each destination, but rows as long,
-    /// are compared instead.
-    fn check(&self, plan: &Plan, _: &Buffers) -> anyhow::Result<String> {
-        let problem =
-            Nvfp4PreAttention { tokens: CHECKED_TOKENS, heads: 2 * self.0.destinations, debug: true, ..self.0.clone() };
-        let inputs = Inputs::generate(&problem, SEED);
-        let (outputs, _) = inputs.run(plan.device())?;
+    /// The reference takes minutes for a whole shape: some tokens of it, with all heads, are compared instead.
+    fn check(&self, plan: &Plan, set: &Buffers) -> anyhow::Result<String> {
+        let tokens = sampled::tokens(&self.0);
+        let inputs = sampled::inputs(&Inputs::of(self.0.clone(), |name| set.download(name))?, &tokens);
+        let outputs = sampled::outputs(&self.0, |name| set.download(name), &tokens)?;
         let verdict = inputs.judge(&outputs, &inputs.expected()?, plan.device())?;
         match verdict.failure {
-            Some(failure) => anyhow::bail!("{failure}"),
-            None => Ok(format!("M{CHECKED_TOKENS} A{} against the reference: {}", problem.heads, verdict.summary)),
+            Some(failure) => anyhow::bail!("tokens {tokens:?}: {failure}"),
+            None => Ok(format!("tokens {tokens:?} against the reference: {}", verdict.summary)),
         }
+    }
+
+    /// The product alone, of bf16 operands as long.
+    fn peers(&self, clocks: &Clocks, noise: &Noise) -> anyhow::Result<Vec<Peer>> {
+        let cublas = match Cublas::open(&clocks.runtime) {
+            Ok(cublas) => cublas,
+            Err(absent) => {
+                let outcome = PeerOutcome::Absent { absent: format!("{absent:#}") };
+                return Ok(vec![Peer { name: "cuBLAS".to_owned(), outcome }]);
+            }
+        };
+        let product = Product::new(&clocks.runtime, [self.0.tokens, self.0.columns(), self.0.hidden])?;
+        for (place, operand) in (0..).zip(product.operands()) {
+            copy_noise(&clocks.runtime, operand, &noise.words, place)?;
+        }
+        clocks.runtime.synchronize(Stream::DEFAULT)?;
+        let enqueue = |stream: Stream| cublas.enqueue(&product, stream);
+        enqueue(clocks.stream.stream())?;
+        clocks.runtime.synchronize(clocks.stream.stream())?;
+        let outcome = PeerOutcome::Timed {
+            cold_us: clocks.cold(enqueue)?,
+            rotating_us: clocks.rotating(PEER_CALLS, |_, stream| enqueue(stream))?,
+        };
+        Ok(vec![Peer { name: format!("{}, the bf16 product alone,", cublas.name()), outcome }])
     }
 
     fn geometry(decision: &Decision) -> Vec<(&'static str, u32)> {

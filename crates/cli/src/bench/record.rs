@@ -60,6 +60,48 @@ pub(crate) struct Row {
     pub(crate) cold_us: Times,
     pub(crate) rotating_us: Times,
     pub(crate) host_us: Times,
+    /// What others do of the same, measured right afterwards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// Something of another library to compare with.
+#[derive(Serialize)]
+pub(crate) struct Peer {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) outcome: PeerOutcome,
+}
+
+/// What became of a peer.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum PeerOutcome {
+    Timed {
+        cold_us: Times,
+        rotating_us: Times,
+    },
+    /// It could not be measured on this machine, and why.
+    Absent {
+        absent: String,
+    },
+}
+
+impl Peer {
+    /// The ratio of a row to it, in words.
+    fn render(&self, row: &Row) -> String {
+        let (shape, name) = (&row.shape, &self.name);
+        match &self.outcome {
+            PeerOutcome::Timed { cold_us, rotating_us } => format!(
+                "{shape}: {name} {:.2} us cold, {:.2} us rotating; the operation takes {:.3} and {:.3} times as long\n",
+                cold_us.median,
+                rotating_us.median,
+                row.cold_us.median / cold_us.median,
+                row.rotating_us.median / rotating_us.median,
+            ),
+            PeerOutcome::Absent { absent } => format!("{shape}: {name} not measured: {absent}\n"),
+        }
+    }
 }
 
 /// A kernel of a call, timed alone.
@@ -148,12 +190,13 @@ impl Record {
             .fold(String::new(), |text, (row, kernel)| {
                 text + &format!("{}: {} alone {:.2} us, cold\n", row.shape, kernel.program, kernel.cold_us.median)
             });
+        let peers: String = self.rows.iter().flat_map(|row| row.peers.iter().map(|peer| peer.render(row))).collect();
         format!(
             "{}, {} SMs, driver {}\n\
              ceilings of this run: read-only {:.0} GB/s, copy {:.0} GB/s (read + written), empty kernel in a graph {:.2} us, \
              events around an empty kernel {:.2} us, its launch on the host {:.2} us\n\
              {rows}\n\
-             {kernels}\
+             {kernels}{peers}\
              cold: events around one call, L2 flushed. less floor: cold without the event pair's floor, an estimate of the kernel. \
              rotating: per call of one graph over distinct inputs, L2 flushed before it; GB/s, share of the rate that bounds it \
              (read-only, or copy where as much is written), ratio to the floor and TFLOP/s belong to it. host: thread time per \
