@@ -1,5 +1,6 @@
 //! Schedules, SM counts, and orders of warps and of asynchronous work: equal bytes, no finding.
 
+use bakewell::emulator::CompletionPolicy;
 use bakewell::{Arch, Device};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
@@ -66,6 +67,18 @@ fn every_seed_gives_the_same_bytes() {
     for arch in Arch::ALL {
         for (way, inputs) in generated(&spec, None).ways(&device(arch, |_| ())) {
             every_order_gives_the_same(way, arch, 1, &ORDERS[..4], |device| outputs(device, &inputs));
+        }
+    }
+}
+
+/// Eight random orders for a golden of two requests, of one block and of two.
+#[test]
+fn eight_seeds_of_a_golden_give_the_same_bytes() {
+    let golden = goldens().into_iter().find(|golden| golden.name == "tail_2x3x129_g4").expect("the golden");
+    let orders: Vec<_> = (10..18).map(|seed| (seed, CompletionPolicy::Random)).collect();
+    for arch in TENSOR_MEMORY {
+        for (way, inputs) in golden.inputs.ways(&device(arch, |_| ())) {
+            every_order_gives_the_same(way, arch, 2, &orders, |device| outputs(device, &inputs));
         }
     }
 }
