@@ -37,6 +37,12 @@ pub(crate) struct KernelLaunch {
     pub(crate) params: Vec<u8>,
 }
 
+impl KernelLaunch {
+    fn enqueue(&self, runtime: &dyn Runtime, stream: Stream<'_>) -> Result<()> {
+        runtime.launch(self.kernel, &self.config, &self.params, stream)
+    }
+}
+
 impl<'a> Bound<'a> {
     pub(crate) fn kernels(
         operation: Operation,
@@ -59,28 +65,26 @@ impl<'a> Bound<'a> {
     pub fn launch(&self, stream: Stream) -> Result<()> {
         let _span = tracing::debug_span!("launch", operation = self.operation.name()).entered();
         match &self.work {
-            Work::Kernels(runtime, launches) => launches
-                .iter()
-                .try_for_each(|launch| runtime.launch(launch.kernel, &launch.config, &launch.params, stream)),
+            Work::Kernels(runtime, launches) => {
+                launches.iter().try_for_each(|launch| launch.enqueue(&**runtime, stream))
+            }
             Work::Host(work) => work(),
         }
     }
-}
 
-impl Bound<'_> {
     /// Enqueues one kernel of the launch alone, to time it: its inputs are those that an earlier launch left.
     ///
     /// # Errors
     /// As [`Bound::launch`]; [`Error::Argument`] for a number past the last kernel, of which the reference has none.
     pub fn launch_kernel(&self, index: usize, stream: Stream) -> Result<()> {
-        let kernels: &[KernelLaunch] = match &self.work {
-            Work::Kernels(_, launches) => launches,
-            Work::Host(_) => &[],
-        };
-        let (Some(launch), Work::Kernels(runtime, _)) = (kernels.get(index), &self.work) else {
-            return Err(Error::value("index", format!("one of {} kernels", kernels.len()), index));
-        };
-        runtime.launch(launch.kernel, &launch.config, &launch.params, stream)
+        let no_such = |kernels: usize| Err(Error::value("index", format!("one of {kernels} kernels"), index));
+        match &self.work {
+            Work::Kernels(runtime, launches) => match launches.get(index) {
+                Some(launch) => launch.enqueue(&**runtime, stream),
+                None => no_such(launches.len()),
+            },
+            Work::Host(_) => no_such(0),
+        }
     }
 }
 
