@@ -32,11 +32,11 @@ pub(crate) fn open(name: DeviceName, seed: u64) -> anyhow::Result<Opened> {
 }
 
 /// The device of a name for each of `runs` runs: an emulator with another seed each, otherwise the same one.
-pub(crate) fn open_runs(name: DeviceName, runs: u32) -> anyhow::Result<Vec<Device>> {
+pub(crate) fn open_runs(name: DeviceName, runs: u32) -> anyhow::Result<Vec<Opened>> {
     let first = open(name, 0)?;
     let other = |seed| match first.emulator {
-        Some(_) => Ok(open(name, seed)?.device),
-        None => Ok(first.device.clone()),
+        Some(_) => open(name, seed),
+        None => Ok(first.clone()),
     };
     (0..u64::from(runs)).map(other).collect()
 }

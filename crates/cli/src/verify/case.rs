@@ -40,6 +40,9 @@ pub(super) struct CaseOutcome {
     pub(super) figures: Option<Figures>,
     /// Why the case failed: an error beyond tolerance, a finding of the checker, an error of the device.
     pub(super) failure: Option<String>,
+    /// What the emulator warned of; no failure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<String>,
     /// Why the case was not run: its shape is not among those compiled for the architecture.
     pub(super) skipped: Option<String>,
 }
@@ -114,6 +117,7 @@ impl<I: Judged> AnyCase for Case<I> {
             variants: schedules.iter().map(|schedule| schedule.variant()).collect(),
             figures: None,
             failure: None,
+            warnings: Vec::new(),
             skipped: None,
         };
         match plan {

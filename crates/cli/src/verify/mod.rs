@@ -14,7 +14,7 @@ mod gqa_decode;
 mod nvfp4_context;
 mod nvfp4_pre_attention;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -23,7 +23,7 @@ use bakewell::{Arch, Device, DeviceName, Operation};
 use serde::Serialize;
 
 use self::case::CaseOutcome;
-use crate::args::{open_runs, operations};
+use crate::args::{Opened, open_runs, operations};
 use crate::environment;
 use crate::report::{Report, table};
 
@@ -76,7 +76,8 @@ struct ProgramOutcome {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
-    let devices = open_runs(args.device, args.seeds)?;
+    let opened = open_runs(args.device, args.seeds)?;
+    let devices: Vec<Device> = opened.iter().map(|opened| opened.device.clone()).collect();
     let (device, others) = devices.split_first().context("seeds: expected at least 1")?;
     let mut outcomes = Vec::new();
     let mut programs = BTreeMap::new();
@@ -88,7 +89,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
             Operation::Gdn => gdn::cases(args)?,
         };
         for case in cases {
-            let outcome = case.outcome(device, others);
+            let mut outcome = case.outcome(device, others);
+            outcome.warnings = warnings(&opened);
             credit(&mut programs, device, args.seeds, &outcome)?;
             outcomes.push(outcome);
         }
@@ -109,6 +111,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         return Report::json(&verification, failed);
     }
     Ok(Report { text: render(&verification), failed })
+}
+
+/// What emulators warned of since they were last asked, each warning once.
+fn warnings(opened: &[Opened]) -> Vec<String> {
+    let reports = opened.iter().filter_map(|opened| Some(opened.emulator.as_ref()?.take_report()));
+    let findings = reports.flat_map(|report| report.findings).filter(|finding| finding.warning);
+    findings.map(|finding| finding.to_string()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Product name of a GPU; `None` for other devices.
@@ -199,9 +208,16 @@ fn render(verification: &Verification) -> String {
     let failed = verification.cases.iter().filter(|case| case.failure.is_some()).count();
     let skipped = verification.cases.iter().filter(|case| case.skipped.is_some()).count();
     let passed = verification.cases.len() - failed - skipped;
+    let warnings: String = verification
+        .cases
+        .iter()
+        .flat_map(|case| {
+            case.warnings.iter().map(move |warning| format!("{}/{}: {warning}\n", case.operation, case.case))
+        })
+        .collect();
     let name = verification.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     let device = &verification.device;
-    format!("{rows}\nverify on {device}{name}: {passed} passed, {failed} failed, {skipped} skipped\n")
+    format!("{rows}\n{warnings}verify on {device}{name}: {passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
 #[cfg(test)]
