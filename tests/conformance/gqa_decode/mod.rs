@@ -8,6 +8,7 @@ mod invariance;
 mod launches;
 mod mutation;
 mod plans;
+mod scales;
 #[cfg(feature = "emulator")]
 mod seeds;
 mod values;

@@ -8,7 +8,9 @@ mod launches;
 mod mutation;
 mod norm;
 mod plans;
+mod scales;
 mod stages;
+#[cfg(feature = "emulator")]
 mod tcgen05;
 mod values;
 mod wgmma;
