@@ -62,6 +62,7 @@ impl AnyCase for Alone {
             variants: vec![variant],
             figures: None,
             failure: None,
+            warnings: Vec::new(),
             skipped: None,
         };
         outcome.judged(self.verify(device, others))
