@@ -198,6 +198,8 @@ fn sequences() {
     refused_plan("batch", Property::Value, Gdn { batch: 2, ..offsets(&[0, 7]) });
     refused_plan("batch", Property::Value, Gdn { batch: 2, ..with(Sequences::Device(2)) });
     refused_plan("sequences", Property::Value, with(Sequences::Device(0)));
+    refused_plan("sequences", Property::Size, with(Sequences::Device(1 << 20)));
+    refused_plan("sequences", Property::Size, Gdn { batch: 1 << 20, tokens: 0, ..with(Sequences::Batch) });
     let device = Tensors::new(&with(Sequences::Device(2)));
     let without = ForwardArgs { cu_seqlens: None, ..device.forward_args() };
     assert_refused(device.forward.bind(without), "cu_seqlens", Property::Presence);

@@ -123,7 +123,7 @@ pub struct Gdn {
     pub value_heads: u64,
     /// Elements of a head: 128.
     pub head_dim: u64,
-    /// Where sequences begin and end.
+    /// Where sequences begin and end; fewer than 2^20 of them.
     pub sequences: Sequences,
     /// Factor of the output, finite; `1 / sqrt(128)` without.
     pub scale: Option<f32>,
