@@ -1,7 +1,7 @@
 //! The scans on tensor memory: `kernels/gdn/tcgen05_*`.
 //!
-//! Grids, tables and fields are those of the register engine, behind the tensor maps of [`wgmma`]; what each program serves
-//! is as there. A CTA has a whole head: the state is 128 lanes by 128 columns of tensor memory.
+//! Grids, tables and fields are those of the register engine, behind the tensor maps of [`wgmma`](super::wgmma); what
+//! each program serves is as there. A CTA has a whole head: the state is 128 lanes by 128 columns of tensor memory.
 
 use super::wgmma::{ADJOINT_MAPS, SCAN_MAPS, with_maps};
 use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, scan};
