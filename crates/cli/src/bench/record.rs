@@ -1,7 +1,9 @@
 //! The record of a run: what was measured, on what, by which command.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use anyhow::Context;
 use bakewell::cuda::DeviceFacts;
 use serde::Serialize;
 
@@ -117,6 +119,13 @@ pub(crate) struct KernelTimes {
 pub(crate) enum Bound {
     Read,
     Copy,
+}
+
+/// Writes a record where one is wanted.
+pub(crate) fn write(path: Option<&Path>, record: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(record)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("json: {}", path.display()))
 }
 
 impl Record {
