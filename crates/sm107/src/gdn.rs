@@ -18,7 +18,7 @@ pub const SCHEDULES: &[Gdn] = &[
     Gdn::TCGEN05_STATES,
     Gdn::TCGEN05_ADJOINT,
     Gdn::TABLES,
-    Gdn::COPY,
+    Gdn { min_ctas_per_sm: 8, ..Gdn::COPY },
 ];
 
 /// Tensor memory wherever there are tokens; a tensor map needs some.
