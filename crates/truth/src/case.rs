@@ -23,6 +23,8 @@ pub enum Class {
     Exact,
     /// Recorded and never compared: no program may depend on it.
     Observed,
+    /// The device ends with an error, and so must the emulator.
+    Illegal,
     /// Within a bound of the true value, which [`Approximate`] states.
     Bound(Approximate),
 }

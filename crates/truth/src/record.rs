@@ -40,7 +40,7 @@ pub fn line(case: &Case, output: &Result<Vec<u8>>) -> String {
             let reason = format!("{error:#}").replace('\n', " ");
             let _ = write!(line, "refused {} {reason}", case.name);
         }
-        (Ok(bytes), Class::Exact | Class::Observed) => {
+        (Ok(bytes), Class::Exact | Class::Observed | Class::Illegal) => {
             let class = if matches!(case.class, Class::Exact) { "exact" } else { "observed" };
             let _ = write!(line, "{class} {} {:016x} {} ", case.name, case.fingerprint(), bytes.len());
             for byte in bytes.iter().take(HEAD) {
@@ -105,7 +105,7 @@ pub fn compare(case: &Case, output: &[u8], line: &str) -> Result<Verdict> {
             }
             Ok(Verdict::Equal)
         }
-        Class::Observed => bail!("results of this case are not compared"),
+        Class::Observed | Class::Illegal => bail!("results of this case are not compared"),
         Class::Bound(approximate) => {
             ensure!(class == "bound", "recorded as {class}");
             let device: f64 = word()?.parse()?;

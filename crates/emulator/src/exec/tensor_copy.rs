@@ -13,8 +13,8 @@ use crate::check::{Access, Bytes, Event, Order, Proxy, Use};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::copy_groups::Family;
 use crate::finding::Kind;
-use crate::isa::Type;
 use crate::isa::table::{BLACKWELL, Row};
+use crate::isa::{Target, Type};
 use crate::layout::tensor_map::{self, Map};
 use crate::machine::{Cluster, Fault, Outcome, R32, Warp};
 use crate::memory::{AccessError, Space};
@@ -114,6 +114,7 @@ pub enum Direction {
 /// A decoded instruction of the family.
 #[derive(Debug, Clone)]
 pub struct TensorCopyOp {
+    target: Target,
     direction: Direction,
     /// Shared memory; unused by a prefetch.
     shared: Option<Place>,
@@ -166,6 +167,7 @@ fn decode_load(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<O
     let barrier_space = if pair { MemorySpace::SharedCluster } else { space };
     let (map, coordinates, rank) = map_operand(decoder, instruction, &o[1])?;
     let op = TensorCopyOp {
+        target: decoder.target,
         direction: Direction::Load,
         shared: Some(Place { space, address: decoder.address(&o[0])? }),
         map,
@@ -184,6 +186,7 @@ fn decode_store(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<
     let (map, coordinates, rank) = map_operand(decoder, instruction, &o[0])?;
     tail(decoder, instruction, 2, false)?;
     let op = TensorCopyOp {
+        target: decoder.target,
         direction: Function::of(instruction).map_or(Direction::Store, Direction::Reduce),
         shared: Some(Place { space: MemorySpace::SharedCta, address: decoder.address(&o[1])? }),
         map,
@@ -201,6 +204,7 @@ fn decode_prefetch(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Resu
     let (map, coordinates, rank) = map_operand(decoder, instruction, &instruction.operands[0])?;
     tail(decoder, instruction, 1, false)?;
     let op = TensorCopyOp {
+        target: decoder.target,
         direction: Direction::Prefetch,
         shared: None,
         map,
@@ -253,7 +257,7 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &TensorCopyOp) -
             copy.check_global(machine)?;
             continue;
         }
-        check(machine, &copy)?;
+        check(machine, &copy, op.target)?;
         copy.check_global(machine)?;
         start(machine, warp, lane, copy);
     }
@@ -334,9 +338,32 @@ fn element_reduction(
     }
 }
 
+/// Where the box begins. What an H200 answers with an illegal instruction is a fault there; elsewhere nothing is known.
+fn check_origin(machine: &mut Cluster, copy: &TensorCopy, target: Target) -> Result<(), Fault> {
+    let bits = i64::from(copy.coordinates[0]) * copy.map.element.bits() as i64;
+    let message = if bits.rem_euclid(128) != 0 {
+        format!(
+            "first coordinate {} of {:?} elements: the box does not begin at a multiple of 16 bytes of its row",
+            copy.coordinates[0], copy.map.element
+        )
+    } else if !copy.load && copy.coordinates.iter().any(|&c| c < 0) {
+        "a store with a negative coordinate".to_owned()
+    } else {
+        return Ok(());
+    };
+    let mut found = transfer::broken(machine, &copy.actor, message);
+    if target == Target::Sm90 {
+        return Err(found);
+    }
+    found.warning = true;
+    machine.report(*found);
+    Ok(())
+}
+
 /// Alignment, bounds in shared memory, and the place of the barrier.
-fn check(machine: &mut Cluster, copy: &TensorCopy) -> Result<(), Fault> {
+fn check(machine: &mut Cluster, copy: &TensorCopy, target: Target) -> Result<(), Fault> {
     let actor = &copy.actor;
+    check_origin(machine, copy, target)?;
     if !copy.shared.is_multiple_of(128) {
         let message = format!("shared address {:#x} of a tensor copy is not a multiple of 128", copy.shared);
         return Err(machine.access_fault_of(AccessError::Misaligned(message), actor));
@@ -346,11 +373,6 @@ fn check(machine: &mut Cluster, copy: &TensorCopy) -> Result<(), Fault> {
         let message =
             format!("shared address {:#x} is not a multiple of {period}, after which the swizzle repeats", copy.shared);
         let mut found = transfer::broken(machine, actor, message);
-        found.warning = true;
-        machine.report(*found);
-    }
-    if !copy.load && copy.coordinates.iter().any(|&c| c < 0) {
-        let mut found = transfer::broken(machine, actor, "a store with a negative coordinate");
         found.warning = true;
         machine.report(*found);
     }

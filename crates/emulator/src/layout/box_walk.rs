@@ -7,6 +7,8 @@ use bakewell_core::tensor_map::MapType;
 
 use super::swizzle::Pattern;
 use super::tensor_map::{Map, MapError, NO_INTERLEAVE};
+use crate::numerics::convert::narrow_tf32;
+use crate::numerics::format::Narrow;
 
 /// Contiguous bytes of a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,41 +19,6 @@ pub struct Run {
     pub bytes: u32,
     /// Global address; `None` outside the tensor: loads fill, stores skip.
     pub global: Option<u64>,
-}
-
-/// What a load does to the elements it moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transfer {
-    /// Bytes as they are.
-    Copy,
-    /// `f32` subnormals become zero of their sign.
-    Flush,
-    /// `f32` rounded to TF32, to nearest even on bit 13 (mode not documented).
-    Tf32,
-    /// Both.
-    Tf32Flush,
-}
-
-impl Transfer {
-    /// Applies the conversion to whole elements.
-    pub fn apply(self, bytes: &mut [u8]) {
-        if self == Self::Copy {
-            return;
-        }
-        for element in bytes.as_chunks_mut::<4>().0 {
-            let mut x = f32::from_le_bytes(*element);
-            if matches!(self, Self::Flush | Self::Tf32Flush) {
-                x = crate::numerics::arith::flush(x);
-            }
-            let bits = match self {
-                Self::Copy | Self::Flush => x.to_bits(),
-                Self::Tf32 | Self::Tf32Flush => {
-                    crate::numerics::convert::narrow_tf32(x, crate::numerics::format::Narrow::RN)
-                }
-            };
-            *element = bits.to_le_bytes();
-        }
-    }
 }
 
 /// Sizes of one row of a box, in bytes.
@@ -113,14 +80,19 @@ impl Map {
         }
     }
 
-    /// Conversion a load applies.
-    pub const fn transfer(&self) -> Transfer {
-        match self.element {
-            MapType::F32Ftz => Transfer::Flush,
-            MapType::Tf32 => Transfer::Tf32,
-            MapType::Tf32Ftz => Transfer::Tf32Flush,
-            _ => Transfer::Copy,
+    /// What a load does to whole elements: TF32 is rounded to, to nearest even. The `Ftz` types keep subnormals, as on an H200.
+    pub fn convert(&self, bytes: &mut [u8]) {
+        if matches!(self.element, MapType::Tf32 | MapType::Tf32Ftz) {
+            for element in bytes.as_chunks_mut::<4>().0 {
+                *element = narrow_tf32(f32::from_le_bytes(*element), Narrow::RN).to_le_bytes();
+            }
         }
+    }
+
+    /// The tensor as stores and reductions see it: its rows end at the next 16 bytes, as on an H200.
+    pub fn stored(mut self) -> Self {
+        self.dims[0] = self.dims[0].next_multiple_of(128 / self.element.bits());
+        self
     }
 
     /// Bytes of one moved row that count as transferred: data without the gaps of padded types.
@@ -143,14 +115,9 @@ impl Map {
         std::array::from_fn(|i| self.box_dims[i + 1].div_ceil(self.element_strides[i + 1]))
     }
 
-    /// Writes the out-of-bounds fill over whole elements.
+    /// Writes the out-of-bounds fill: zeros, or the two bytes that make a NaN of an H200 in every float type.
     pub fn fill(&self, bytes: &mut [u8]) {
-        let pattern: &[u8] = match self.element {
-            _ if !self.fill_nan => &[0],
-            MapType::F16 | MapType::Bf16 => &[0xff, 0x7f],
-            MapType::F64 => &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
-            _ => &[0xff, 0xff, 0xff, 0x7f],
-        };
+        let pattern = if self.fill_nan { [0xf7, 0x7f] } else { [0; 2] };
         for (byte, &value) in bytes.iter_mut().zip(pattern.iter().cycle()) {
             *byte = value;
         }
@@ -419,12 +386,16 @@ mod tests {
         narrow.fill(&mut eight);
         assert_eq!(eight, [0; 8]);
         Map { fill_nan: true, ..narrow }.fill(&mut eight);
-        assert_eq!(eight, [0xff, 0x7f, 0xff, 0x7f, 0xff, 0x7f, 0xff, 0x7f]);
-        let mut value = 1e-40f32.to_le_bytes();
-        Transfer::Flush.apply(&mut value);
-        assert_eq!(value, [0; 4]);
-        let mut value = f32::from_bits(0x3f80_1001).to_le_bytes();
-        Transfer::Tf32.apply(&mut value);
-        assert_eq!(u32::from_le_bytes(value), 0x3f80_2000);
+        assert_eq!(eight, [0xf7, 0x7f, 0xf7, 0x7f, 0xf7, 0x7f, 0xf7, 0x7f]);
+        let converted = |element, bits: u32| {
+            let mut value = bits.to_le_bytes();
+            Map { element, ..narrow }.convert(&mut value);
+            u32::from_le_bytes(value)
+        };
+        assert_eq!(converted(MapType::F32Ftz, 1), 1);
+        assert_eq!(converted(MapType::Tf32, 0x3f80_1001), 0x3f80_2000);
+        assert_eq!(converted(MapType::Tf32Ftz, 0x007f_ffff), 0x0080_0000);
+        assert_eq!(narrow.stored().dims[0], 64);
+        assert_eq!(Map { dims: [50, 8, 1, 1, 1], ..narrow }.stored().dims[0], 56);
     }
 }

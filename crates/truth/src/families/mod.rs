@@ -28,10 +28,6 @@ pub const NAMES: [&str; 10] = [
     "cluster",
 ];
 
-/// Families without a record: the first one that ran stopped at a fault of the device behind the first load, so that its
-/// programs are not confirmed. `truth record` writes the record where they run.
-pub const UNRECORDED: [&str; 1] = ["tensor_copy"];
-
 /// The cases of a family; `None` for an unknown name.
 pub fn family(name: &str) -> Option<Vec<Case>> {
     Some(match name {

@@ -88,6 +88,9 @@ fn store(name: String, op: &str, map: TensorMapRequest, at: &[i32]) -> Case {
     case
 }
 
+/// A store, for [`store`].
+const STORE: &str = "cp.async.bulk.tensor.RANK.global.shared::cta.tile.bulk_group";
+
 const SWIZZLES: [(Swizzle, u32); 4] =
     [(Swizzle::None, 24), (Swizzle::B32, 16), (Swizzle::B64, 32), (Swizzle::B128, 64)];
 
@@ -95,19 +98,22 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (swizzle, inner) in SWIZZLES {
         let tensor = map(MapType::F16, &[100, 60], &[208], &[inner, 16], swizzle);
-        for at in [[0, 0], [90, 50], [-3, -2], [200, 0], [7, 59], [-64, 3], [i32::MIN, 0], [0, i32::MAX]] {
+        for at in [[0, 0], [88, 50], [-8, -2], [200, 0], [16, 59], [-64, 3], [i32::MIN, 0], [0, i32::MAX]] {
             cases.push(load(format!("load/{swizzle:?}/{}_{}", at[0], at[1]), tensor.clone(), &at, 0));
         }
         for offset in [128, 256, 512, 896] {
-            cases.push(load(format!("load/{swizzle:?}/offset-{offset}"), tensor.clone(), &[4, 5], offset));
+            cases.push(load(format!("load/{swizzle:?}/offset-{offset}"), tensor.clone(), &[8, 5], offset));
         }
-        let op = "cp.async.bulk.tensor.RANK.global.shared::cta.tile.bulk_group";
         let small = map(MapType::F16, &[50, 30], &[128], &[inner, 16], swizzle);
-        for at in [[0, 0], [40, 20], [-3, -2], [100, 0]] {
-            cases.push(store(format!("store/{swizzle:?}/{}_{}", at[0], at[1]), op, small.clone(), &at));
+        for at in [[0, 0], [40, 20], [-8, -2], [104, 0]] {
+            let mut case = store(format!("store/{swizzle:?}/{}_{}", at[0], at[1]), STORE, small.clone(), &at);
+            // Stores before the tensor are an illegal instruction, unlike loads.
+            case.class = if at[0] < 0 { Class::Illegal } else { Class::Exact };
+            cases.push(case);
         }
     }
     narrow(&mut cases);
+    misaligned(&mut cases);
     types(&mut cases);
     ranks(&mut cases);
     strides(&mut cases);
@@ -131,8 +137,30 @@ fn narrow(cases: &mut Vec<Case>) {
         (Swizzle::B32, 8),
     ] {
         let tensor = map(MapType::F16, &[100, 60], &[208], &[inner, 16], swizzle);
-        let mut case = load(format!("load/narrow-{swizzle:?}-{inner}"), tensor, &[4, 5], 0);
+        let mut case = load(format!("load/narrow-{swizzle:?}-{inner}"), tensor, &[8, 5], 0);
         case.class = Class::Observed;
+        cases.push(case);
+    }
+}
+
+/// Boxes that begin between two multiples of 16 bytes of a row: an illegal instruction.
+fn misaligned(cases: &mut Vec<Case>) {
+    let halves = map(MapType::F16, &[100, 60], &[208], &[24, 16], Swizzle::None);
+    let bytes = map(MapType::U8, &[200, 60], &[208], &[48, 16], Swizzle::None);
+    let words = map(MapType::F32, &[50, 60], &[208], &[12, 16], Swizzle::None);
+    for mut case in [
+        load("misaligned/load/f16".into(), halves.clone(), &[4, 5], 0),
+        load("misaligned/load/before".into(), halves, &[-3, 0], 0),
+        load("misaligned/load/u8".into(), bytes, &[8, 0], 0),
+        load("misaligned/load/f32".into(), words, &[10, 0], 0),
+        store(
+            "misaligned/store".into(),
+            STORE,
+            map(MapType::F16, &[50, 30], &[128], &[24, 16], Swizzle::None),
+            &[4, 0],
+        ),
+    ] {
+        case.class = Class::Illegal;
         cases.push(case);
     }
 }
@@ -149,14 +177,15 @@ fn types(cases: &mut Vec<Case>) {
             let inner = (64 / width) as u32;
             let mut tensor = map(dtype, &[40, 20], &[(40 * width).next_multiple_of(16)], &[inner, 8], Swizzle::None);
             tensor.oob_fill = fill;
-            let mut case = load(format!("load/{dtype:?}/{fill:?}"), tensor, &[40 - inner as i32 / 2, 15], 0);
+            let first = ((40 - i32::try_from(inner).unwrap_or(0) / 2) * width as i32 + 15) / 16 * 16 / width as i32;
+            let mut case = load(format!("load/{dtype:?}/{fill:?}"), tensor, &[first, 15], 0);
             if dtype.is_float() && width == 4 {
                 let edges = crate::values::operands("floats", &[crate::values::Kind::F32], 16384);
                 case.data = edges[0].values.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect();
-                for x in [0, 10] {
+                for x in [0, 12] {
                     let mut next = case.clone();
                     next.name = format!("{}/at-{x}", case.name);
-                    next.body = next.body.replace(&format!("{{{}, 15}}", 40 - inner / 2), &format!("{{{x}, {x}}}"));
+                    next.body = next.body.replace(&format!("{{{first}, 15}}"), &format!("{{{x}, {x}}}"));
                     cases.push(next);
                 }
             }
@@ -169,15 +198,14 @@ fn ranks(cases: &mut Vec<Case>) {
     let (dims, strides, sizes) = ([40, 6, 5, 4, 3], [96, 608, 3072, 12288], [16, 3, 2, 2, 2]);
     for rank in 1..=5 {
         let tensor = map(MapType::U16, &dims[..rank], &strides[..rank - 1], &sizes[..rank], Swizzle::None);
-        for (name, at) in [("inside", [8, 1, 1, 0, 0]), ("across", [30, 4, 4, 3, 2]), ("before", [-5, -1, -1, -1, -1])]
+        for (name, at) in [("inside", [8, 1, 1, 0, 0]), ("across", [32, 4, 4, 3, 2]), ("before", [-8, -1, -1, -1, -1])]
         {
             cases.push(load(format!("load/{rank}d/{name}"), tensor.clone(), &at[..rank], 0));
         }
         let mut small = tensor.clone();
         small.strides = [96, 288, 576, 1152][..rank - 1].to_vec();
         small.dims = [40, 3, 2, 2, 3][..rank].to_vec();
-        let op = "cp.async.bulk.tensor.RANK.global.shared::cta.tile.bulk_group";
-        cases.push(store(format!("store/{rank}d"), op, small, &[30, 1, 0, 0, 0][..rank]));
+        cases.push(store(format!("store/{rank}d"), STORE, small, &[32, 1, 0, 0, 0][..rank]));
     }
 }
 
@@ -185,7 +213,7 @@ fn strides(cases: &mut Vec<Case>) {
     for (inner, outer) in [(1, 2), (1, 3), (2, 1), (2, 2), (4, 1)] {
         let mut tensor = map(MapType::U16, &[100, 60], &[208], &[32 * inner, 12], Swizzle::None);
         tensor.element_strides = vec![inner, outer];
-        for at in [[0, 0], [5, 3], [80, 55], [-3, -2]] {
+        for at in [[0, 0], [8, 3], [80, 55], [-8, -2]] {
             cases.push(load(format!("load/step-{inner}-{outer}/{}_{}", at[0], at[1]), tensor.clone(), &at, 0));
         }
     }
@@ -206,7 +234,7 @@ fn reductions(cases: &mut Vec<Case>) {
             let tensor =
                 map(dtype, &[30, 20], &[(30 * width).next_multiple_of(16)], &[(64 / width) as u32, 16], Swizzle::None);
             let text = format!("cp.reduce.async.bulk.tensor.RANK.global.shared::cta.{op}.tile.bulk_group");
-            let mut case = store(format!("reduce.tensor/{dtype:?}/{op}"), &text, tensor, &[20, 3]);
+            let mut case = store(format!("reduce.tensor/{dtype:?}/{op}"), &text, tensor, &[24, 3]);
             let element = match dtype {
                 F16 => Some(Element::F16),
                 Bf16 => Some(Element::Bf16),

@@ -74,10 +74,11 @@ impl TensorCopy {
         };
         let [column, rows @ ..] = self.coordinates;
         let offset = self.shared & 0x00ff_ffff;
+        let map = if self.load { self.map } else { self.map.stored() };
         let walked = if self.four_rows {
-            self.map.rows4(column, rows, offset, visit)
+            map.rows4(column, rows, offset, visit)
         } else {
-            self.map.tile(self.coordinates, offset, visit)
+            map.tile(self.coordinates, offset, visit)
         };
         walked.map_err(|error| machine.finding_of(Kind::TensorMap, &self.actor, error.to_string()))?;
         Ok(pieces)
@@ -141,7 +142,7 @@ impl TensorCopy {
         };
         self.observe(machine, (Space::Global, Use::Read), at, bytes as u64);
         let mut data = transfer::read_global(machine, &self.actor, at, bytes)?;
-        self.map.transfer().apply(&mut data.bytes);
+        self.map.convert(&mut data.bytes);
         Ok(data)
     }
 

@@ -2,7 +2,9 @@
 
 use bakewell_core::tensor_map::{MapType, OobFill, Swizzle, TensorMapRequest};
 
+use crate::async_engine::CompletionPolicy;
 use crate::exec::async_testing::Case;
+use crate::isa::Target;
 use crate::layout::tensor_map::{decode, encode};
 
 /// Makes a record from the addresses of input and output.
@@ -69,7 +71,7 @@ fn loads_of_every_swizzle() {
         (Swizzle::B128Atom64, 64, |a, _| record(&request(a, 64, Swizzle::B128Atom64))),
     ];
     for (swizzle, inner, map) in maps {
-        for (x, y) in [(0, 0), (90, 50), (-3, -2), (200, 0)] {
+        for (x, y) in [(0, 0), (88, 50), (-8, -2), (200, 0)] {
             let body = start(
                 inner * 32,
                 &format!(
@@ -99,7 +101,7 @@ fn nan_fill_multicast_and_pairs() {
     )
     .replace("@%p1 mbarrier.arrive.expect_tx", "setp.ne.u32 %p7, %r1, 1; and.pred %p7, %p7, %p1; @%p7 mbarrier.arrive.expect_tx");
     let case = Case { map: Some(map), ctas: 3, cluster: 3, ..Case::new(&body) };
-    let tile = expected(&case.input, 64, (80, 3), [0xff, 0x7f], &place);
+    let tile = expected(&case.input, 64, (80, 3), [0xf7, 0x7f], &place);
     let output = case.output();
     assert!(output[..8192] == tile && output[16384..24576] == tile);
     assert!(output[8192..16384].iter().all(|&b| b == 0xcd), "rank 1 is not in the mask");
@@ -192,18 +194,19 @@ fn stores_and_reductions_clip_at_the_edges() {
         } else {
             "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
         };
-        let body = store(&format!("{form} [%rd4, {{50, 50}}], [%r3];"));
+        let body = store(&format!("{form} [%rd4, {{48, 50}}], [%r3];"));
         let case = Case { map: Some(map), ..Case::new(&body) };
         let mut out = vec![0xcd; 65536];
         for row in 0..10 {
-            for column in 0..50 {
+            // Of 100 columns 52 are left, and four of the padding complete 16 bytes.
+            for column in 0..56 {
                 let at = place((row * 64 + column) as u32 * 2) as usize;
                 let mut value = [tile_bytes()[at], tile_bytes()[at + 1]];
                 if add {
                     let kind = crate::numerics::arith::HalfType::F16;
                     value = kind.add(0xcdcd, u16::from_le_bytes(value), Default::default()).to_le_bytes();
                 }
-                out[(50 + row) * 208 + (50 + column) * 2..][..2].copy_from_slice(&value);
+                out[(50 + row) * 208 + (48 + column) * 2..][..2].copy_from_slice(&value);
             }
         }
         assert!(case.output() == out, "add {add}");
@@ -248,6 +251,33 @@ fn five_dimensions_with_element_strides() {
         }
     }
     assert!(case.output()[..8192] == tile);
+}
+
+#[test]
+fn boxes_begin_at_16_bytes_and_stores_inside() {
+    let tile: Record = |_, b| record(&request(b, 64, Swizzle::B128));
+    let load = start(
+        2048,
+        &format!(
+            "@%p1 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd4, {{4, 0}}], [%r2]; {DUMP}"
+        ),
+    );
+    let put =
+        |at: &str| store(&format!("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd4, {at}], [%r3];"));
+    for (body, text) in [
+        (load, "a multiple of 16 bytes"),
+        (put("{-4, 0}"), "a multiple of 16 bytes"),
+        (put("{-8, 0}"), "negative coordinate"),
+        (put("{0, -1}"), "negative coordinate"),
+    ] {
+        for target in [Target::Sm90, Target::Sm100] {
+            let case = Case { map: Some(tile), target, ..Case::new(&body) };
+            let (report, _) = case.run(CompletionPolicy::Eager, 0);
+            let [found] = report.findings.as_slice() else { panic!("one finding, got {:?}", report.findings) };
+            assert!(found.message.contains(text), "{found}");
+            assert_eq!(found.warning, target != Target::Sm90, "{found}");
+        }
+    }
 }
 
 #[test]
