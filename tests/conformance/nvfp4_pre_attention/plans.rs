@@ -107,7 +107,7 @@ fn a_plan_says_what_it_will_do() {
     let decision = decide(&Nvfp4PreAttention::default(), hopper, 132).unwrap();
     assert_eq!(
         decision.to_string(),
-        "sm90/nvfp4_pre_attention-norm_h5376: grid 3072x1x1, cluster 1, block 128, 16 shared bytes; \
+        "sm90/nvfp4_pre_attention-norm_h5376: grid 3072x1x1, cluster 1, block 128, 1040 shared bytes; \
          sm90/nvfp4_pre_attention-gemm_k6_nvfp4: grid 132x1x1, cluster 2, block 384, 214016 shared bytes, two launches, \
          workspace 66060288 bytes, no copies"
     );
