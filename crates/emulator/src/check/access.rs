@@ -44,8 +44,8 @@ impl OrderChecker {
         if access.space == Space::Shared {
             self.check_remote(actor, access);
         }
-        let launch = self.launch.clone();
         let (met, verdicts) = if access.space == Space::Global {
+            let launch = self.launch.clone();
             let mut global = launch.global.lock().unwrap_or_else(PoisonError::into_inner);
             let number = self.intern(&mut global.shadow, actor, access, slot);
             self.compare(&mut global.shadow, number, writes, actor, access)
@@ -104,6 +104,7 @@ impl OrderChecker {
                 }
             }
             Bytes::Range(start, len) => shadow.access(&mut check, base + start, len),
+            Bytes::Runs(starts, len) => starts.iter().for_each(|start| shadow.access(&mut check, base + start, len)),
         }
         if check.conflicts.is_empty() && check.predecessors.is_empty() {
             return Default::default();
@@ -265,6 +266,7 @@ impl OrderChecker {
         let mut addresses: Vec<u64> = match access.bytes {
             Bytes::Lanes(at, _) => lanes(actor.lanes).map(|lane| at[lane]).collect(),
             Bytes::Range(start, _) => vec![start],
+            Bytes::Runs(starts, _) => starts.to_vec(),
         };
         addresses.sort_unstable();
         addresses.dedup();
@@ -306,6 +308,7 @@ fn rank_of(actor: &Actor, access: &Access<'_>) -> u32 {
     let first = match access.bytes {
         Bytes::Lanes(at, _) => at[actor.lanes.trailing_zeros() as usize % WARP],
         Bytes::Range(start, _) => start,
+        Bytes::Runs(starts, _) => starts.first().copied().unwrap_or_default(),
     };
     (first >> 24) as u32
 }

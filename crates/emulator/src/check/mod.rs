@@ -13,6 +13,7 @@
 
 mod access;
 pub mod clock;
+mod hash;
 pub mod order;
 pub mod report;
 pub mod shadow;
@@ -94,6 +95,8 @@ pub enum Bytes<'a> {
     Lanes(&'a [u64; WARP], u32),
     /// One run of bytes.
     Range(u64, u64),
+    /// Runs of as many bytes each at these addresses, all in the memory of one CTA: what a matrix operation reads.
+    Runs(&'a [u64], u64),
 }
 
 /// One memory access.

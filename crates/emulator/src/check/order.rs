@@ -4,10 +4,11 @@
 //! schedule was. Asynchronous operations are actors of their own: they start with what their issuer knew, and whoever
 //! observed their completion comes after them. Global memory is checked across the clusters of a launch.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use super::clock::{Stamp, View, reached};
+use super::hash::Map;
 use super::report::Reporter;
 use super::shadow::{Record, Shadow};
 use super::sync::{Party, SyncTable};
@@ -84,7 +85,7 @@ struct Meeting {
 struct Barrier {
     slot: u32,
     /// What arrivals of each phase released; the last two phases.
-    phases: HashMap<u64, View>,
+    phases: Map<u64, View>,
     /// Slot value of the initialisation.
     init: (u32, u32),
     init_pc: u32,
@@ -127,18 +128,18 @@ pub struct OrderChecker {
     pub(super) shared: Shadow,
     pub(super) tensor: Shadow,
     pub(super) shared_sync: SyncTable,
-    meetings: HashMap<(u32, u32, u64), Meeting>,
-    cluster_meetings: HashMap<u64, View>,
-    barriers: HashMap<u32, Barrier>,
-    pub(super) operations: HashMap<u64, Operation>,
+    meetings: Map<(u32, u32, u64), Meeting>,
+    cluster_meetings: Map<u64, View>,
+    barriers: Map<u32, Barrier>,
+    pub(super) operations: Map<u64, Operation>,
     /// Slots beyond those of the warps.
     slots: u32,
     /// Slots of in-order engines: (warp slot, engine).
-    engines: HashMap<(u32, Engine), u32>,
+    engines: Map<(u32, Engine), u32>,
     /// Records that repeat.
-    pub(super) interned: HashMap<AccessKey, Interned>,
+    pub(super) interned: Map<AccessKey, Interned>,
     /// Latest accesses to the shared memory of each CTA by others: (target, slot, asynchronous) to number, generation.
-    pub(super) remote: HashMap<(u32, u32, bool), (u32, u32)>,
+    pub(super) remote: Map<(u32, u32, bool), (u32, u32)>,
     pub(super) reporter: Reporter,
     /// Which warnings are wanted.
     pub(super) checks: Checks,
@@ -189,14 +190,14 @@ impl OrderChecker {
             shared: Shadow::default(),
             tensor: Shadow::default(),
             shared_sync: SyncTable::default(),
-            meetings: HashMap::new(),
-            cluster_meetings: HashMap::new(),
-            barriers: HashMap::new(),
-            operations: HashMap::new(),
+            meetings: Map::default(),
+            cluster_meetings: Map::default(),
+            barriers: Map::default(),
+            operations: Map::default(),
             slots,
-            engines: HashMap::new(),
-            interned: HashMap::new(),
-            remote: HashMap::new(),
+            engines: Map::default(),
+            interned: Map::default(),
+            remote: Map::default(),
             reporter: Reporter::new(program.clone(), memory),
             program,
             checks,

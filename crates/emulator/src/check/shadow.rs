@@ -4,9 +4,8 @@
 //! the last write, and that of a set of records for the readers since. Bytes within a cell are told apart by a mask. When
 //! two writers share a cell the older one is forgotten: races may be missed there, none is made up.
 
-use std::collections::HashMap;
-
 use super::clock::{Stamp, reached};
+use super::hash::Map;
 use super::{Actor, Scope};
 
 /// Bytes of one cell.
@@ -91,9 +90,9 @@ pub struct Shadow {
     /// Grows when the past is forgotten: numbers of an older generation mean nothing.
     pub generation: u32,
     sets: Vec<Box<[u32]>>,
-    set_numbers: HashMap<Box<[u32]>, u32>,
+    set_numbers: Map<Box<[u32]>, u32>,
     pages: Vec<Box<[Cell]>>,
-    page_numbers: HashMap<u64, usize>,
+    page_numbers: Map<u64, usize>,
     last_page: (u64, usize),
 }
 

@@ -1,10 +1,10 @@
 //! Synchronisation through memory: what releases published at an address, and who may acquire it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Scope;
 use super::clock::Stamp;
+use super::hash::Map;
 
 /// Who takes part in a synchronisation through memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Party {
 /// What was published at each address.
 #[derive(Debug, Default)]
 pub struct SyncTable {
-    places: HashMap<u64, Vec<(Party, Arc<Stamp>)>>,
+    places: Map<u64, Vec<(Party, Arc<Stamp>)>>,
 }
 
 impl SyncTable {

@@ -13,7 +13,7 @@ use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::machine::{Cluster, Outcome, R32, R64, Reg, WARP, Warp};
 use crate::numerics::arith;
-use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
 use crate::parse::ast::{Instruction, Operand};
 
@@ -258,27 +258,43 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp) ->
 /// Calls `f(position, code)` for every element of A, then of B.
 fn operands(warp: &Warp, op: &MmaOp, mut f_a: impl FnMut(usize, u32), mut f_b: impl FnMut(usize, u32)) {
     let k = op.k as usize;
-    let each = |regs: &[R32], bits: u32, f: &mut dyn FnMut(u32, u32, u32, u32)| {
-        let field = if bits == 32 { u32::MAX } else { (1 << bits) - 1 };
-        for (register, reg) in (0..).zip(regs) {
-            for (lane, &value) in (0..).zip(warp.regs.get::<u32>(*reg)) {
-                for element in 0..fragment::elements_per_register(bits) {
-                    f(lane, register, element, value >> (element * bits) & field);
-                }
-            }
-        }
-    };
     if let (Fragment::W32(a), Fragment::W32(b)) = (&op.a, &op.b) {
         let bits = op.a_kind.bits();
-        each(a, bits, &mut |lane, register, element, code| {
-            let position = if op.m == 8 { fragment::a8 } else { fragment::a };
-            let (row, column) = position(bits, lane, register, element);
-            f_a(row as usize * k + column as usize, code);
-        });
-        each(b, bits, &mut |lane, register, element, code| {
-            let (row, column) = fragment::b(bits, lane, register, element);
-            f_b(column as usize * k + row as usize, code);
-        });
+        each(
+            warp,
+            a,
+            bits,
+            |lane, register| {
+                let position = if op.m == 8 { fragment::a8 } else { fragment::a };
+                let (row, column) = position(bits, lane, register, 0);
+                row as usize * k + column as usize
+            },
+            &mut f_a,
+        );
+        each(
+            warp,
+            b,
+            bits,
+            |lane, register| {
+                let (row, column) = fragment::b(bits, lane, register, 0);
+                column as usize * k + row as usize
+            },
+            &mut f_b,
+        );
+    }
+}
+
+/// Calls `f(position, code)` for the elements of registers; those of one register follow each other from `position(lane, register)` on.
+#[inline(always)]
+fn each(warp: &Warp, regs: &[R32], bits: u32, position: impl Fn(u32, u32) -> usize, f: &mut impl FnMut(usize, u32)) {
+    let field = u32::MAX >> (32 - bits);
+    for (register, reg) in (0..).zip(regs) {
+        for (lane, &value) in (0..).zip(warp.regs.get::<u32>(*reg)) {
+            let first = position(lane, register);
+            for element in 0..fragment::elements_per_register(bits) {
+                f(first + element as usize, value >> (element * bits) & field);
+            }
+        }
     }
 }
 
@@ -297,27 +313,33 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
         |at, code| a[at] = f64::from(a_type.value(code)),
         |at, code| b[at] = f64::from(b_type.value(code)),
     );
+    // D is the transpose: there are fewer columns than rows, and sums are faster along rows.
+    let at = |lane: usize, i: usize| {
+        let (row, column) = fragment::c(lane as u32, i as u32);
+        column as usize * m + row as usize
+    };
     let Fragment::W32(c) = &op.c else { return };
     for (register, reg) in c.iter().enumerate() {
         for (lane, &value) in warp.regs.get::<u32>(*reg).iter().enumerate() {
             if op.half_c {
-                d[accumulator(lane, 2 * register)] = decode_f16(value as u16);
-                d[accumulator(lane, 2 * register + 1)] = decode_f16((value >> 16) as u16);
+                d[at(lane, 2 * register)] = decode_f16(value as u16);
+                d[at(lane, 2 * register + 1)] = decode_f16((value >> 16) as u16);
             } else {
-                d[accumulator(lane, register)] = f32::from_bits(value);
+                d[at(lane, register)] = f32::from_bits(value);
             }
         }
     }
     let output = if op.half_d { Output::F16 } else { Output::F32 };
-    multiply(machine.options.numerics, (&a[..m * k], &b[..8 * k]), &mut d[..m * 8], (m, k), ([a_type, b_type], output));
+    let shape = Shape { m: 8, n: m, k };
+    multiply(machine.options.numerics, (&b[..8 * k], &a[..m * k]), &mut d[..m * 8], shape, ([b_type, a_type], output));
     let Fragment::W32(regs) = &op.d else { return };
     for (register, reg) in regs.iter().enumerate() {
-        let half = |lane: usize, i: usize| F16.narrow_f32(d[accumulator(lane, i)], Narrow::RN);
+        let half = |lane: usize, i: usize| F16.narrow_f32(d[at(lane, i)], Narrow::RN);
         let values: [u32; WARP] = std::array::from_fn(|lane| {
             if op.half_d {
                 half(lane, 2 * register) | half(lane, 2 * register + 1) << 16
             } else {
-                d[accumulator(lane, register)].to_bits()
+                d[at(lane, register)].to_bits()
             }
         });
         warp.regs.set::<u32>(*reg, mask, &values);
@@ -329,11 +351,10 @@ fn multiply(
     numerics: MatrixNumerics,
     (a, b): (&[f64], &[f64]),
     d: &mut [f32],
-    (m, k): (usize, usize),
+    shape: Shape,
     (elements, output): ([Element; 2], Output),
 ) {
-    let scratch = &mut Vec::new();
-    let shape = Shape { m, n: 8, k };
+    let scratch = &mut Scratch::default();
     if numerics == MatrixNumerics::Plain {
         return accumulate(a, b, d, shape, (Accumulation::Reference, output), scratch);
     }
@@ -347,7 +368,7 @@ fn multiply(
         let pairs = |tile: &[f64]| -> Vec<f64> {
             tile.chunks_exact(4).flat_map(|four| if upper { [four[2], four[3]] } else { [four[0], four[1]] }).collect()
         };
-        accumulate(&pairs(a), &pairs(b), &mut product, Shape { k: k / 2, ..shape }, (how, output), scratch);
+        accumulate(&pairs(a), &pairs(b), &mut product, Shape { k: shape.k / 2, ..shape }, (how, output), scratch);
     }
     for (d, product) in d.iter_mut().zip(product) {
         *d = match output {

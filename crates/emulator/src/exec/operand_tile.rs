@@ -84,7 +84,22 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    /// Reads 16 bytes of a CTA's shared memory through the async proxy; unwritten bytes are reported and read as they are.
+    /// Tells the checkers that the operation reads `bytes` of a CTA's shared memory at each offset, through the async proxy.
+    pub(crate) fn observe_units(&self, machine: &mut Cluster, rank: u32, offsets: &[u32], bytes: usize) {
+        let Some(observer) = &mut machine.observer else { return };
+        let starts: Vec<u64> = offsets.iter().map(|offset| u64::from(rank << 24 | offset)).collect();
+        let access = Access {
+            space: Space::Shared,
+            usage: Use::Read,
+            proxy: Proxy::Async,
+            order: Order::Weak,
+            bytes: Bytes::Runs(&starts, bytes as u64),
+            operation: self.operation,
+        };
+        observer.access(&self.actor, &access);
+    }
+
+    /// Reads a unit of a CTA's shared memory; unwritten bytes are reported and read as they are.
     pub(crate) fn read_unit(
         &self,
         machine: &mut Cluster,
@@ -92,17 +107,6 @@ impl Issuer {
         offset: u32,
         data_bytes: usize,
     ) -> Result<[u8; 16], Fault> {
-        if let Some(observer) = &mut machine.observer {
-            let access = Access {
-                space: Space::Shared,
-                usage: Use::Read,
-                proxy: Proxy::Async,
-                order: Order::Weak,
-                bytes: Bytes::Range(u64::from(rank << 24 | offset), data_bytes as u64),
-                operation: self.operation,
-            };
-            observer.access(&self.actor, &access);
-        }
         let shared = &machine.ctas[rank as usize].shared;
         let mut unit = [0; 16];
         match shared.read(offset, data_bytes) {
@@ -136,21 +140,31 @@ impl Issuer {
         let per = container.per_unit();
         out.clear();
         out.resize(rows * k, 0.0);
+        let (lines, units, bytes) = match major {
+            Major::K => (first..first + rows, 0..k.div_ceil(per), container.data_bytes()),
+            Major::Mn => (0..k, first / per..(first + rows).div_ceil(per), 16),
+        };
+        let of_line = |line| units.clone().map(move |unit| operand.unit(major, line as u32, unit as u32));
+        let offsets: Vec<u32> = lines.flat_map(of_line).collect();
+        self.observe_units(machine, rank, &offsets, bytes);
+        let mut offsets = offsets.into_iter();
+        let mut read = |machine: &mut Cluster| {
+            let offset = offsets.next().unwrap_or_default();
+            self.read_unit(machine, rank, offset, bytes)
+        };
         let mut values = [0.0; 32];
         match major {
             Major::K => {
-                for (row, out) in out.chunks_exact_mut(k).enumerate() {
-                    for (unit, out) in out.chunks_mut(per).enumerate() {
-                        let address = operand.unit(major, (first + row) as u32, unit as u32);
-                        container.decode(&self.read_unit(machine, rank, address, container.data_bytes())?, out);
+                for out in out.chunks_exact_mut(k) {
+                    for out in out.chunks_mut(per) {
+                        container.decode(&read(machine)?, out);
                     }
                 }
             }
             Major::Mn => {
                 for line in 0..k {
-                    for unit in first / per..(first + rows).div_ceil(per) {
-                        let address = operand.unit(major, line as u32, unit as u32);
-                        container.decode(&self.read_unit(machine, rank, address, 16)?, &mut values);
+                    for unit in units.clone() {
+                        container.decode(&read(machine)?, &mut values);
                         for (i, &value) in values[..per].iter().enumerate() {
                             if let Some(row) = (unit * per + i).checked_sub(first)
                                 && row < rows

@@ -16,7 +16,7 @@ use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::layout::operand::{Major, Operand as Descriptor};
 use crate::machine::{Block, Cluster, Fault, Outcome, P, R32, R64, WARP, Warp};
-use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16};
 use crate::parse::ast::{Instruction, Operand};
 
@@ -380,23 +380,12 @@ fn compute(
         tile_a.iter_mut().for_each(|x| *x = -*x);
     }
     let half = op.output == Output::F16;
-    let mut d = vec![0.0; 16 * op.n];
-    if add {
-        each_element(op.n, |i, lane, at| {
-            let value = warp.regs.get::<u32>(op.d[if half { i / 2 } else { i }])[lane];
-            d[at] = if half { decode_f16((value >> (16 * (i % 2))) as u16) } else { f32::from_bits(value) };
-        });
-    }
+    let input = |code: u32| if half { decode_f16(code as u16) } else { f32::from_bits(code) };
+    let mut d = if add { read_d(warp, op).into_iter().map(input).collect() } else { vec![0.0; 16 * op.n] };
     let how = (accumulation(machine, [op.a_type, op.b_type]), op.output);
-    accumulate(&tile_a, &tile_b, &mut d, shape, how, &mut Vec::new());
-    each_element(op.n, |i, lane, at| {
-        if !half {
-            warp.regs.set_lane::<u32>(op.d[i], lane, d[at].to_bits());
-        } else if i % 2 == 1 {
-            let code = |x: f32| F16.narrow_f32(x, Narrow::RN);
-            warp.regs.set_lane::<u32>(op.d[i / 2], lane, code(d[at - 1]) | code(d[at]) << 16);
-        }
-    });
+    accumulate(&tile_a, &tile_b, &mut d, shape, how, &mut Scratch::default());
+    let result = |x: f32| if half { F16.narrow_f32(x, Narrow::RN) } else { x.to_bits() };
+    write_d(warp, op, &d.into_iter().map(result).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -417,24 +406,46 @@ fn descriptor(bits: u64, major: Major, container: Container) -> Result<Descripto
     Ok(operand)
 }
 
-/// Calls `f(element, lane, index in the tile)` for every accumulator element of a warp.
-fn each_element(n: usize, mut f: impl FnMut(usize, usize, usize)) {
+/// Calls `f(element, lane, index in the tile)` for accumulator elements of every fourth lane: those of the next three lanes are
+/// two columns further each.
+fn each_quad(n: usize, mut f: impl FnMut(usize, usize, usize)) {
     for i in 0..n / 2 {
-        for lane in 0..WARP {
+        for lane in (0..WARP).step_by(4) {
             let (row, column) = fragment::wgmma_d(0, lane as u32, i as u32);
             f(i, lane, row as usize * n + column as usize);
         }
     }
 }
 
+/// The accumulator registers of a warp as a tile of 16 rows.
+fn read_d(warp: &Warp, op: &MmaAsync) -> Vec<u32> {
+    let half = op.output == Output::F16;
+    let mut d = vec![0; 16 * op.n];
+    each_quad(op.n, |i, lane, at| {
+        let register = warp.regs.get::<u32>(op.d[if half { i / 2 } else { i }]);
+        for (slot, &value) in d[at..at + 7].iter_mut().step_by(2).zip(&register[lane..lane + 4]) {
+            *slot = if half { value >> (16 * (i % 2)) & 0xffff } else { value };
+        }
+    });
+    d
+}
+
+/// Writes a tile back; f16 results are in the low halves.
+fn write_d(warp: &mut Warp, op: &MmaAsync, d: &[u32]) {
+    let half = op.output == Output::F16;
+    each_quad(op.n, |i, lane, at| {
+        let register = warp.regs.get_mut::<u32>(op.d[if half { i / 2 } else { i }]);
+        for (slot, &value) in register[lane..lane + 4].iter_mut().zip(d[at..at + 7].iter().step_by(2)) {
+            *slot = if half && i % 2 == 1 { *slot | value << 16 } else { value };
+        }
+    });
+}
+
 fn integer(warp: &mut Warp, op: &MmaAsync, shape: Shape, (a, b): (&[f64], &[f64]), add: bool) {
     let whole = |tile: &[f64]| tile.iter().map(|&x| x as i32).collect::<Vec<_>>();
-    let mut d = vec![0; 16 * op.n];
-    if add {
-        each_element(op.n, |i, lane, at| d[at] = warp.regs.get::<u32>(op.d[i])[lane] as i32);
-    }
+    let mut d = if add { read_d(warp, op).into_iter().map(|x| x as i32).collect() } else { vec![0; 16 * op.n] };
     accumulate_i32(&whole(a), &whole(b), &mut d, shape, op.saturate);
-    each_element(op.n, |i, lane, at| warp.regs.set_lane::<u32>(op.d[i], lane, d[at] as u32));
+    write_d(warp, op, &d.into_iter().map(|x| x as u32).collect::<Vec<_>>());
 }
 
 #[cfg(test)]

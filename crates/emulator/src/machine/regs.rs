@@ -101,6 +101,12 @@ impl Regs {
         W::get(self, index)
     }
 
+    /// The lanes of a register, to write.
+    #[inline(always)]
+    pub fn get_mut<W: Word>(&mut self, index: W::Index) -> &mut [W; WARP] {
+        W::get_mut(self, index)
+    }
+
     /// Writes the lanes of `mask`.
     #[inline(always)]
     pub fn set<W: Word>(&mut self, index: W::Index, mask: u32, values: &[W; WARP]) {

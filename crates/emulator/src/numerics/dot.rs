@@ -10,6 +10,7 @@
 //! | `Aligned`, 13 bits | the same with 13 bits, also in the result | Hopper FP8 wgmma |
 //! | `Grouped(35)` | groups of 16 exact, then groups and C aligned with 35 fraction bits | tcgen05 mxf4, mxf4nvf4 |
 
+use super::aligned;
 use super::format::{F16, Narrow};
 
 /// How one instruction sums its products.
@@ -45,7 +46,7 @@ pub enum Output {
 
 impl Output {
     #[inline(always)]
-    fn nearest(self, x: f64) -> f32 {
+    pub(super) fn nearest(self, x: f64) -> f32 {
         match self {
             Self::F32 => super::arith::canonical(x as f32),
             Self::F16 => F16.decode(F16.narrow(x, Narrow::RN)),
@@ -83,26 +84,46 @@ pub fn accumulate(
     d: &mut [f32],
     shape: Shape,
     (how, output): (Accumulation, Output),
-    scratch: &mut Vec<f64>,
+    scratch: &mut Scratch,
 ) {
     let Shape { m, n, k } = shape;
     assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
+    let Scratch { panels, lanes } = scratch;
     match how {
-        Accumulation::Reference => reference(a, b, d, shape, output, scratch),
+        Accumulation::Reference => reference(a, b, d, shape, output, panels),
         Accumulation::Aligned { fraction, least } => {
-            aligned_products(a, b, d, shape, (fraction, least, output), scratch)
+            let how = (fraction, least, output);
+            let one = |i: usize, j: usize, c| {
+                let mut d = [c];
+                let shape = Shape { m: 1, n: 1, k };
+                aligned_products(&a[i * k..][..k], &b[j * k..][..k], &mut d, shape, how, &mut Vec::new());
+                d[0]
+            };
+            if !aligned::accumulate((a, b), &mut d[..m * n], shape, how, lanes, one) {
+                aligned_products(a, b, d, shape, how, panels);
+            }
         }
-        Accumulation::Grouped(fraction) => grouped(a, b, d, shape, (fraction, output), scratch),
+        Accumulation::Grouped(fraction) => grouped(a, b, d, shape, (fraction, output), panels),
     }
 }
 
-/// Packs `b` into panels of `BLOCK_N` columns, k outermost, zero-padded, so that the inner loop reads it contiguously.
-fn panels(b: &[f64], n: usize, k: usize, scratch: &mut Vec<f64>) {
+/// Memory of [`accumulate`], reused between calls.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    panels: Vec<f64>,
+    lanes: aligned::Scratch,
+}
+
+/// Packs `b` into panels of `N` columns, k outermost, zero-padded, so that the inner loop reads it contiguously.
+pub(super) fn panels<const N: usize>(b: &[f64], k: usize, scratch: &mut Vec<f64>) {
     scratch.clear();
-    scratch.resize(n.div_ceil(BLOCK_N) * BLOCK_N * k, 0.0);
-    for (panel, columns) in scratch.chunks_exact_mut(BLOCK_N * k.max(1)).zip(b.chunks(BLOCK_N * k.max(1))) {
+    if k == 0 {
+        return;
+    }
+    scratch.resize((b.len() / k).next_multiple_of(N) * k, 0.0);
+    for (panel, columns) in scratch.chunks_exact_mut(N * k).zip(b.chunks(N * k)) {
         for (j, column) in columns.chunks_exact(k).enumerate() {
-            for (slot, &value) in panel.chunks_exact_mut(BLOCK_N).zip(column) {
+            for (slot, &value) in panel.as_chunks_mut::<N>().0.iter_mut().zip(column) {
                 slot[j] = value;
             }
         }
@@ -113,7 +134,7 @@ fn reference(a: &[f64], b: &[f64], d: &mut [f32], Shape { m, n, k }: Shape, outp
     if k == 0 {
         return;
     }
-    panels(&b[..n * k], n, k, scratch);
+    panels::<BLOCK_N>(&b[..n * k], k, scratch);
     for m0 in (0..m).step_by(BLOCK_M) {
         // Rows past the end repeat the last one and are not stored.
         let rows: [&[f64]; BLOCK_M] = std::array::from_fn(|i| {
@@ -149,7 +170,8 @@ fn block(rows: [&[f64]; BLOCK_M], panel: &[f64]) -> [[f64; BLOCK_N]; BLOCK_M] {
 }
 
 /// Outputs of one row that the hardware models compute together.
-type Columns = [f64; BLOCK_N];
+pub(super) const LANES: usize = 8;
+type Columns = [f64; LANES];
 
 /// Magnitude of the leading bit of a format's number, subnormals counted with the smallest normal one; 0 for 0.
 #[inline(always)]
@@ -158,7 +180,7 @@ fn leading(x: f64, least: f64) -> f64 {
     if x == 0.0 { 0.0 } else { power.max(least) }
 }
 
-fn aligned_products(
+pub(super) fn aligned_products(
     a: &[f64],
     b: &[f64],
     d: &mut [f32],
@@ -166,7 +188,7 @@ fn aligned_products(
     (fraction, least, output): (u32, [i32; 2], Output),
     scratch: &mut Vec<f64>,
 ) {
-    panels(&b[..n * k], n, k, scratch);
+    panels::<LANES>(&b[..n * k], k, scratch);
     let [least_a, least_b] = least.map(|exponent| f64::from(exponent).exp2());
     let powers: Vec<f64> = scratch.iter().map(|&y| leading(y, least_b)).collect();
     let mut row_powers = vec![0.0; k];
@@ -175,17 +197,17 @@ fn aligned_products(
         for (power, &x) in row_powers.iter_mut().zip(row) {
             *power = leading(x, least_a);
         }
-        for n0 in (0..n).step_by(BLOCK_N) {
-            let panel = scratch[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
-            let panel_powers = powers[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
-            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + BLOCK_N)];
-            let mut c = [0.0; BLOCK_N];
+        for n0 in (0..n).step_by(LANES) {
+            let panel = scratch[n0 * k..(n0 + LANES) * k].as_chunks::<LANES>().0;
+            let panel_powers = powers[n0 * k..(n0 + LANES) * k].as_chunks::<LANES>().0;
+            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + LANES)];
+            let mut c = [0.0; LANES];
             for (c, &output) in c.iter_mut().zip(&*outputs) {
                 *c = f64::from(output);
             }
             let mut largest = c.map(|c| leading(c, ACCUMULATOR_LEAST));
             for ((x, px), (columns, py)) in row.iter().zip(&row_powers).zip(panel.iter().zip(panel_powers)) {
-                for j in 0..BLOCK_N {
+                for j in 0..LANES {
                     // A zero factor makes the product of powers zero, also beside an infinity (NaN, which compares false).
                     let power = if *x == 0.0 || columns[j] == 0.0 { 0.0 } else { px * py[j] };
                     largest[j] = if power > largest[j] { power } else { largest[j] };
@@ -210,20 +232,20 @@ fn grouped(
     (fraction, output): (u32, Output),
     scratch: &mut Vec<f64>,
 ) {
-    panels(&b[..n * k], n, k, scratch);
+    panels::<LANES>(&b[..n * k], k, scratch);
     let mut sums: Vec<Columns> = Vec::with_capacity(k.div_ceil(GROUP));
     for i in 0..m {
         let row = &a[i * k..i * k + k];
-        for n0 in (0..n).step_by(BLOCK_N) {
-            let panel = scratch[n0 * k..(n0 + BLOCK_N) * k].as_chunks::<BLOCK_N>().0;
-            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + BLOCK_N)];
-            let mut c = [0.0; BLOCK_N];
+        for n0 in (0..n).step_by(LANES) {
+            let panel = scratch[n0 * k..(n0 + LANES) * k].as_chunks::<LANES>().0;
+            let outputs = &mut d[i * n + n0..i * n + n.min(n0 + LANES)];
+            let mut c = [0.0; LANES];
             for (c, &output) in c.iter_mut().zip(&*outputs) {
                 *c = f64::from(output);
             }
             sums.clear();
             for (row, panel) in row.chunks(GROUP).zip(panel.chunks(GROUP)) {
-                let mut sum = [0.0; BLOCK_N];
+                let mut sum = [0.0; LANES];
                 for (x, columns) in row.iter().zip(panel) {
                     for (sum, y) in sum.iter_mut().zip(columns) {
                         *sum += x * y;
@@ -234,7 +256,7 @@ fn grouped(
             // The comparison ignores a NaN.
             let mut largest = c.map(f64::abs);
             for sum in &sums {
-                for j in 0..BLOCK_N {
+                for j in 0..LANES {
                     largest[j] = if sum[j].abs() > largest[j] { sum[j].abs() } else { largest[j] };
                 }
             }
@@ -253,7 +275,7 @@ fn sum_aligned(
     largest: Columns,
     fraction: u32,
     output: Output,
-) -> [f32; BLOCK_N] {
+) -> [f32; LANES] {
     // 2^(fraction - e) and its inverse, from the biased exponent. Products of f32-range operands stay far inside the normal
     // range of f64, so both exist wherever they are used.
     let biased = largest.map(|x| x.to_bits() >> 52);
@@ -262,14 +284,14 @@ fn sum_aligned(
     let unit = biased.map(|e| f64::from_bits(e.wrapping_sub(fraction) << 52));
     // Whole numbers below 2^(fraction + 2), at most a few hundred of them: exact in f64. The plain sum gives the results that
     // are not finite.
-    let (mut sum, mut plain) = ([0.0; BLOCK_N], c);
+    let (mut sum, mut plain) = ([0.0; LANES], c);
     for term in terms {
-        for j in 0..BLOCK_N {
+        for j in 0..LANES {
             plain[j] += term[j];
             sum[j] += whole(term[j] * scale[j]);
         }
     }
-    for j in 0..BLOCK_N {
+    for j in 0..LANES {
         sum[j] += whole(c[j] * scale[j]);
     }
     std::array::from_fn(|j| {
@@ -294,7 +316,7 @@ fn whole(x: f64) -> f64 {
 
 /// `f64` to `f32` toward zero; overflow gives infinity, as measured on the device.
 #[inline(always)]
-fn truncate(x: f64) -> f32 {
+pub(super) fn truncate(x: f64) -> f32 {
     let nearest = x as f32;
     if nearest.is_finite() && f64::from(nearest).abs() > x.abs() {
         f32::from_bits(nearest.to_bits() - 1)
@@ -305,7 +327,7 @@ fn truncate(x: f64) -> f32 {
 
 /// Cuts an `f32` to `fraction` bits behind the leading one: adders that keep fewer bits than an `f32` give no more.
 #[inline(always)]
-fn shorten(x: f32, fraction: u64) -> f32 {
+pub(super) fn shorten(x: f32, fraction: u64) -> f32 {
     match 23u64.checked_sub(fraction) {
         Some(cut) if x.is_finite() => f32::from_bits(x.to_bits() & (u32::MAX << cut)),
         _ => x,
@@ -335,7 +357,14 @@ mod tests {
     fn one(terms: &[f64], c: f32, how: Accumulation) -> f32 {
         let ones = vec![1.0; terms.len()];
         let mut d = [c];
-        accumulate(terms, &ones, &mut d, Shape { m: 1, n: 1, k: terms.len() }, (how, Output::F32), &mut Vec::new());
+        accumulate(
+            terms,
+            &ones,
+            &mut d,
+            Shape { m: 1, n: 1, k: terms.len() },
+            (how, Output::F32),
+            &mut Scratch::default(),
+        );
         d[0]
     }
 
@@ -355,7 +384,7 @@ mod tests {
             let c: Vec<f32> = (0..m * n).map(|i| (i % 5) as f32).collect();
             for how in [Accumulation::Reference, aligned(25), Accumulation::Grouped(35)] {
                 let mut d = c.clone();
-                accumulate(&a, &b, &mut d, Shape { m, n, k }, (how, Output::F32), &mut Vec::new());
+                accumulate(&a, &b, &mut d, Shape { m, n, k }, (how, Output::F32), &mut Scratch::default());
                 for i in 0..m {
                     for j in 0..n {
                         let sum: f64 = (0..k).map(|t| a[i * k + t] * b[j * k + t]).sum();
@@ -410,11 +439,11 @@ mod tests {
         let mut d = [0.0];
         let shape = Shape { m: 1, n: 1, k: 3 };
         let (a, b) = ([1.5, p(-24), p(-25)], [1.5, 1.0, 1.0]);
-        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Vec::new());
+        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Scratch::default());
         assert_eq!(d[0], 2.25, "cut to f32");
         let (a, b) = ([1.5, -p(-25), 0.0], [1.5, 1.0, 1.0]);
         d = [0.0];
-        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Vec::new());
+        accumulate(&a, &b, &mut d, shape, (aligned(25), Output::F32), &mut Scratch::default());
         assert_eq!(d[0], 2.25 - p(-22) as f32, "the term was kept and moves the sum below 2.25");
     }
 
@@ -436,7 +465,7 @@ mod tests {
             for (small, expected) in [(p(-13), 2050.0), (0.0, 2048.0), (-p(-13), 2048.0)] {
                 let mut d = [2048.0];
                 let shape = Shape { m: 1, n: 1, k: 2 };
-                accumulate(&[1.0, small], &[1.0, 1.0], &mut d, shape, (how, Output::F16), &mut Vec::new());
+                accumulate(&[1.0, small], &[1.0, 1.0], &mut d, shape, (how, Output::F16), &mut Scratch::default());
                 assert_eq!(d[0], expected, "{how:?}");
             }
         }

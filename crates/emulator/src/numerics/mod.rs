@@ -8,6 +8,7 @@
 //! | [`approx`] | ex2 lg2 rcp rsqrt sqrt sin cos tanh and the approximate divisions |
 //! | [`dot`] | matrix products under the reference or a hardware accumulation model |
 
+mod aligned;
 pub mod approx;
 pub mod arith;
 pub mod convert;

@@ -86,16 +86,24 @@ pub(super) fn issue_copy(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: 
     Ok(push(machine, warp, mask, Work::Copy(job), footprints))
 }
 
-/// Tells the checkers that an operation touches columns of some lanes.
-pub(super) fn observe(machine: &mut Cluster, issuer: Issuer, rank: u32, usage: Use, lane: u32, columns: (u32, u32)) {
+/// Tells the checkers that an operation touches as many columns, from one on, of each of some lanes.
+pub(super) fn observe(
+    machine: &mut Cluster,
+    issuer: Issuer,
+    rank: u32,
+    usage: Use,
+    cells: impl Iterator<Item = (u32, u32)>,
+    columns: u32,
+) {
     if let Some(observer) = &mut machine.observer {
         let actor = crate::check::Actor { cta: rank, ..issuer.actor };
+        let starts: Vec<u64> = cells.map(|(lane, column)| u64::from(lane << 16 | column)).collect();
         let access = Access {
             space: Space::Tensor,
             usage,
             proxy: Proxy::Async,
             order: Order::Weak,
-            bytes: Bytes::Range(u64::from(lane << 16 | columns.0), u64::from(columns.1)),
+            bytes: Bytes::Runs(&starts, columns.into()),
             operation: issuer.operation,
         };
         observer.access(&actor, &access);
@@ -113,10 +121,12 @@ pub(super) fn run_copy(machine: &mut Cluster, job: &CopyJob, issuer: Issuer) -> 
         for row in 0..job.shape.rows() {
             for unit in 0..job.shape.units() {
                 let address = job.source.unit(Major::K, row, unit);
+                issuer.observe_units(machine, rank, &[address], data_bytes);
                 let bytes = job.format.unpack(&issuer.read_unit(machine, rank, address, data_bytes)?);
                 let column = job.column + 4 * unit;
+                let cells = job.shape.lanes(row).map(|lane| (lane + job.lane, column));
+                observe(machine, issuer, rank, Use::Write, cells, 4);
                 for lane in job.shape.lanes(row) {
-                    observe(machine, issuer, rank, Use::Write, lane + job.lane, (column, 4));
                     let tensor = memory(machine, rank);
                     let at = ((lane + job.lane) * COLUMNS + column) as usize;
                     for (cell, word) in tensor.cells[at..at + 4].iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -169,8 +179,10 @@ pub(super) fn issue_shift(machine: &mut Cluster, warp: &mut Warp, mask: u32, op:
 /// Every lane but the last of its partition takes the row below.
 pub(super) fn run_shift(machine: &mut Cluster, job: &ShiftJob, issuer: Issuer) {
     for &rank in &job.ranks {
-        for lane in (0..LANES).filter(|lane| lane % 32 != 31) {
-            observe(machine, issuer, rank, Use::Write, lane, (job.column, SHIFT_COLUMNS));
+        let lanes = (0..LANES).filter(|lane| lane % 32 != 31);
+        observe(machine, issuer, rank, Use::Read, lanes.clone().map(|lane| (lane + 1, job.column)), SHIFT_COLUMNS);
+        observe(machine, issuer, rank, Use::Write, lanes.clone().map(|lane| (lane, job.column)), SHIFT_COLUMNS);
+        for lane in lanes {
             let tensor = memory(machine, rank);
             let at = (lane * COLUMNS + job.column) as usize;
             let below = at + COLUMNS as usize;

@@ -12,7 +12,7 @@ use crate::layout::operand::{Major, Operand};
 use crate::layout::tensor_memory::{Layout, SCALE_GROUP_COLUMNS_A, scale, scale_group_columns_b};
 use crate::machine::{Cluster, Fault};
 use crate::memory::{COLUMNS, LANES};
-use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16, decode_ue4m3, decode_ue8m0};
 
 /// Where A comes from.
@@ -67,7 +67,7 @@ pub(super) fn run(machine: &mut Cluster, job: &MmaJob, issuer: Issuer) -> Result
         b.iter_mut().for_each(|x| *x = -*x);
     }
     let rows = job.descriptor.m as usize / job.ranks.len();
-    let mut scratch = Vec::new();
+    let mut scratch = Scratch::default();
     for (index, &rank) in job.ranks.iter().enumerate() {
         let mut a = fetch_a(machine, job, issuer, rank, rows)?;
         let mut own_b = std::borrow::Cow::Borrowed(&b);
@@ -79,9 +79,10 @@ pub(super) fn run(machine: &mut Cluster, job: &MmaJob, issuer: Issuer) -> Result
         }
         let shape = Shape { m: rows, n, k };
         let mut tile = Tile { job, issuer, rank, index, rows, values: vec![0; rows * n] };
-        tile.read(machine);
+        let runs = tile.runs();
+        tile.read(machine, &runs);
         tile.multiply(machine, &a, &own_b, shape, &mut scratch);
-        tile.write(machine);
+        tile.write(machine, &runs);
     }
     Ok(())
 }
@@ -97,10 +98,11 @@ fn fetch_a(machine: &mut Cluster, job: &MmaJob, issuer: Issuer, rank: u32, rows:
         }
         SourceA::Tensor { lane, column } => {
             a.reserve(rows * k);
+            let cells = (0..rows as u32).map(|row| (lane + job.layout.a_lane(row, 0).1, column));
+            observe(machine, issuer, rank, Use::Read, cells, 8);
             for row in 0..rows as u32 {
                 let banks = job.layout.a_banks();
                 let cells = |bank: u32| ((lane + job.layout.a_lane(row, bank).1) * COLUMNS + column) as usize;
-                observe(machine, issuer, rank, Use::Read, cells(0) as u32 / COLUMNS, (column, 8));
                 let tensor = memory(machine, rank);
                 let first = cells(0);
                 let words: [u32; 8] = std::array::from_fn(|i| tensor.cells[first + i]);
@@ -182,12 +184,8 @@ fn apply_scales(
             values.iter_mut().for_each(|x| *x *= f64::from(factor));
         }
     }
-    if machine.observer.is_some() {
-        let rows = values.len() / k;
-        for lane in 0..LANES {
-            observe(machine, issuer, rank, Use::Read, lane, (base, (rows as u32).div_ceil(32)));
-        }
-    }
+    let rows = values.len() / k;
+    observe(machine, issuer, rank, Use::Read, (0..LANES).map(|lane| (lane, base)), (rows as u32).div_ceil(32));
     if let Some((kind, text)) = problem {
         report(machine, issuer, kind, text);
     }
@@ -204,49 +202,63 @@ struct Tile<'a> {
     values: Vec<u32>,
 }
 
+/// Cells of a row of D that lie side by side.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// Lane and first column in memory.
+    lane: u32,
+    column: u32,
+    /// First element of the tile.
+    first: usize,
+}
+
 impl Tile<'_> {
-    /// Cells of a row of D in runs: lane, first column in memory, first column of D, length.
-    fn runs(&self, row: usize) -> Vec<(u32, u32, usize, usize)> {
+    /// Columns of a run.
+    fn width(&self) -> u32 {
+        self.job.layout.columns(self.job.descriptor.n)
+    }
+
+    /// The cells of D in lanes that are not disabled.
+    fn runs(&self) -> Vec<Run> {
         let n = self.job.descriptor.n;
-        let width = self.job.layout.columns(n);
-        let global_row = (self.index * self.rows + row) as u32;
-        (0..n / width)
-            .map(|bank| {
-                let (_, cell) = self.job.layout.element(global_row, bank * width, n);
-                let lane = self.job.d.0 + cell.lane;
-                (lane, self.job.d.1 + cell.column, (bank * width) as usize, width as usize)
-            })
-            .collect()
+        let width = self.width();
+        let runs = (0..self.rows as u32).flat_map(|row| (0..n / width).map(move |bank| (row, bank * width)));
+        let run = |(row, first)| {
+            let (_, cell) = self.job.layout.element((self.index * self.rows) as u32 + row, first, n);
+            let (lane, column) = (self.job.d.0 + cell.lane, self.job.d.1 + cell.column);
+            Run { lane, column, first: (row * n + first) as usize }
+        };
+        runs.map(run).filter(|run| !self.is_disabled(run.lane)).collect()
     }
 
     fn is_disabled(&self, lane: u32) -> bool {
         self.job.disabled[4 * self.index + (lane / 32) as usize] >> (lane % 32) & 1 != 0
     }
 
+    fn observe(&self, machine: &mut Cluster, usage: Use, runs: &[Run]) {
+        let cells = runs.iter().map(|run| (run.lane, run.column));
+        observe(machine, self.issuer, self.rank, usage, cells, self.width());
+    }
+
     /// Reads C, or leaves zeros where D is not an input.
-    fn read(&mut self, machine: &mut Cluster) {
+    fn read(&mut self, machine: &mut Cluster, runs: &[Run]) {
         if !self.job.add {
             return;
         }
-        let n = self.job.descriptor.n as usize;
-        for row in 0..self.rows {
-            for (lane, column, first, len) in self.runs(row) {
-                if self.is_disabled(lane) {
-                    continue;
-                }
-                observe(machine, self.issuer, self.rank, Use::Read, lane, (column, len as u32));
-                let tensor = memory(machine, self.rank);
-                let at = (lane * COLUMNS + column) as usize;
-                self.values[row * n + first..][..len].copy_from_slice(&tensor.cells[at..at + len]);
-                if !tensor.init.all(at, len) {
-                    let text = format!("D is an input, and nobody wrote all of lane {lane} columns {column}..");
-                    report(machine, self.issuer, Fail::Uninitialised, text);
-                }
+        self.observe(machine, Use::Read, runs);
+        let len = self.width() as usize;
+        for &Run { lane, column, first } in runs {
+            let tensor = memory(machine, self.rank);
+            let at = (lane * COLUMNS + column) as usize;
+            self.values[first..][..len].copy_from_slice(&tensor.cells[at..at + len]);
+            if !tensor.init.all(at, len) {
+                let text = format!("D is an input, and nobody wrote all of lane {lane} columns {column}..");
+                report(machine, self.issuer, Fail::Uninitialised, text);
             }
         }
     }
 
-    fn multiply(&mut self, machine: &Cluster, a: &[f64], b: &[f64], shape: Shape, scratch: &mut Vec<f64>) {
+    fn multiply(&mut self, machine: &Cluster, a: &[f64], b: &[f64], shape: Shape, scratch: &mut Scratch) {
         if self.job.descriptor.d == Accumulator::S32 {
             let whole = |tile: &[f64]| tile.iter().map(|&x| x as i32).collect::<Vec<_>>();
             let mut d: Vec<i32> = self.values.iter().map(|&bits| bits as i32).collect();
@@ -269,19 +281,14 @@ impl Tile<'_> {
         self.values = d.into_iter().map(bits).collect();
     }
 
-    fn write(&self, machine: &mut Cluster) {
-        let n = self.job.descriptor.n as usize;
-        for row in 0..self.rows {
-            for (lane, column, first, len) in self.runs(row) {
-                if self.is_disabled(lane) {
-                    continue;
-                }
-                observe(machine, self.issuer, self.rank, Use::Write, lane, (column, len as u32));
-                let tensor = memory(machine, self.rank);
-                let at = (lane * COLUMNS + column) as usize;
-                tensor.cells[at..at + len].copy_from_slice(&self.values[row * n + first..][..len]);
-                tensor.init.set(at, len);
-            }
+    fn write(&self, machine: &mut Cluster, runs: &[Run]) {
+        self.observe(machine, Use::Write, runs);
+        let len = self.width() as usize;
+        for &Run { lane, column, first } in runs {
+            let tensor = memory(machine, self.rank);
+            let at = (lane * COLUMNS + column) as usize;
+            tensor.cells[at..at + len].copy_from_slice(&self.values[first..][..len]);
+            tensor.init.set(at, len);
         }
     }
 }
