@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bakewell_core::error::Property;
 use bakewell_core::program::program_name;
+use bakewell_core::route::Considered;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, Error, LaunchConfig, Operation, Result, Stream};
 #[cfg(feature = "reference")]
@@ -44,6 +45,14 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// As [`Problem::validate`], and [`Error::NoProgram`] for a problem that no
     /// program serves.
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Self::Decision>;
+
+    /// Asks every row of the route tables, table by table. None where an operation does not say why a row is not taken.
+    ///
+    /// # Errors
+    /// As [`Problem::decide`], except [`Error::NoProgram`].
+    fn consider(&self, _architecture: &'static Architecture, _sm_count: u32) -> Result<Vec<Considered>> {
+        Ok(Vec::new())
+    }
 
     /// The workspace of a decision; empty for an empty problem.
     fn workspace(decision: &Self::Decision) -> &WorkspaceLayout;

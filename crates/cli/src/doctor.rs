@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use bakewell::cuda::{self, DeviceFacts};
 use bakewell::gdn::{Backward, Forward};
-use bakewell::gqa_decode::{GqaDecode, consider};
+use bakewell::gqa_decode::GqaDecode;
 use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
 use bakewell::{Arch, Device, Error, Operation, Problem, architectures};
@@ -56,7 +56,7 @@ struct OperationRoute {
     operation: Operation,
     plan: Option<String>,
     refusal: Option<String>,
-    /// The other rows of the route table: schedule, and why it is not taken.
+    /// The other rows of the route tables: schedule, and why it is not taken.
     others: Vec<String>,
 }
 
@@ -190,9 +190,10 @@ fn routes(arch: Arch, sm_count: u32) -> Vec<OperationRoute> {
             Err(error) => (None, Some(error.to_string())),
         };
         let others = match operation {
-            Operation::GqaDecode => gqa_decode_others(arch, sm_count),
-            // The planners of the others take the first row that holds, and do not say why it is not another.
-            Operation::Nvfp4Context | Operation::Nvfp4PreAttention | Operation::Gdn => Vec::new(),
+            Operation::GqaDecode => others::<GqaDecode>(arch, sm_count),
+            Operation::Nvfp4Context => others::<Nvfp4Context>(arch, sm_count),
+            Operation::Nvfp4PreAttention => others::<Nvfp4PreAttention>(arch, sm_count),
+            Operation::Gdn => [others::<Forward>(arch, sm_count), others::<Backward>(arch, sm_count)].concat(),
         };
         OperationRoute { operation, plan, refusal, others }
     };
@@ -209,19 +210,24 @@ fn planned<P: Problem + Default>(arch: Arch, sm_count: u32) -> bakewell::Result<
     Ok(decision.to_string())
 }
 
-/// The rows of the route table that the default problem does not take.
-fn gqa_decode_others(arch: Arch, sm_count: u32) -> Vec<String> {
-    let verdicts = architectures::find(arch)
-        .and_then(|compiled| consider(&GqaDecode::default(), compiled.architecture, sm_count))
+/// The rows of the route tables that the default problem does not take, and why.
+fn others<P: Problem + Default>(arch: Arch, sm_count: u32) -> Vec<String> {
+    let considered = architectures::find(arch)
+        .and_then(|compiled| P::default().consider(compiled.architecture, sm_count))
         .unwrap_or_default();
-    let taken = verdicts.iter().position(|verdict| verdict.outcome.is_ok());
-    let others = verdicts.iter().enumerate().filter(|&(row, _)| Some(row) != taken);
-    others
-        .map(|(_, verdict)| {
-            let why = verdict.outcome.as_ref().err().map_or("an earlier row is taken", String::as_str);
-            format!("{}: {why}", verdict.route.then.schedule)
-        })
-        .collect()
+    let mut taken = None;
+    let others = considered.into_iter().filter_map(|row| {
+        let why = match row.objection {
+            Some(objection) => objection,
+            None if taken == Some(row.table) => "an earlier row is taken".to_owned(),
+            None => {
+                taken = Some(row.table);
+                return None;
+            }
+        };
+        Some(format!("{}: {why}", row.schedule))
+    });
+    others.collect()
 }
 
 fn render(findings: &Findings) -> anyhow::Result<String> {

@@ -1,14 +1,13 @@
-//! `bakewell explain`: the plan for a shape, and what every row of the route table says to it.
+//! `bakewell explain`: the plan for a shape, and what every row of the route tables says to it.
 
 use std::fmt::Write;
 
 use bakewell::gdn::{Backward, Forward, Gdn};
-use bakewell::gqa_decode::{GqaDecode, consider};
+use bakewell::gqa_decode::GqaDecode;
 use bakewell::nvfp4_context::Nvfp4Context;
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
-use bakewell::route::Route;
-use bakewell::schedule::gqa_decode::{Choice, Splits};
-use bakewell::{Arch, Architecture, Device, DeviceName, Operation, Problem, architectures};
+use bakewell::route::Considered;
+use bakewell::{Arch, Device, DeviceName, Operation, Problem, architectures};
 use serde::Serialize;
 
 use crate::args::{operations, problem};
@@ -31,12 +30,7 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let target = target(args.device)?;
     let text = match args.operation {
-        Operation::GqaDecode => {
-            let problem = problem(&args.shape)?;
-            let routes =
-                target.map(|(arch, sm_count)| routes(&problem, architectures::find(arch)?.architecture, sm_count));
-            plan(&problem, target)? + &routes.transpose()?.unwrap_or_default()
-        }
+        Operation::GqaDecode => plan::<GqaDecode>(&problem(&args.shape)?, target)?,
         Operation::Nvfp4Context => plan::<Nvfp4Context>(&problem(&args.shape)?, target)?,
         Operation::Nvfp4PreAttention => plan::<Nvfp4PreAttention>(&problem(&args.shape)?, target)?,
         Operation::Gdn => {
@@ -57,7 +51,7 @@ fn target(device: DeviceName) -> anyhow::Result<Option<(Arch, u32)>> {
     Ok(device.arch().zip(device.sm_count()))
 }
 
-/// A problem, and the decision about it with its workspace, region by region.
+/// A problem, the decision about it with its workspace, region by region, and what led to it.
 fn plan<P: Problem + Serialize>(problem: &P, target: Option<(Arch, u32)>) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "problem  {}", serde_json::to_string(problem)?)?;
@@ -75,43 +69,34 @@ fn plan<P: Problem + Serialize>(problem: &P, target: Option<(Arch, u32)>) -> any
             region.name, region.dtype, region.shape, region.bytes, region.offset
         )?;
     }
+    text += &routes(&problem.consider(architectures::find(arch)?.architecture, sm_count)?);
     Ok(text)
 }
 
-/// Every row of the route table: its conditions, its choice, and whether it is taken or why not.
-fn routes(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> anyhow::Result<String> {
-    let mut rows = table(&["when", "then", "verdict"]);
-    let mut taken = false;
-    for verdict in consider(problem, architecture, sm_count)? {
-        let said = match verdict.outcome {
-            Ok(_) if taken => "would do, but an earlier row is taken".to_owned(),
-            Ok(_) => {
-                taken = true;
+/// Every row of the route tables: its conditions, its choice, and whether it is taken or why not.
+fn routes(considered: &[Considered]) -> String {
+    if considered.is_empty() {
+        return String::new();
+    }
+    let mut rows = table(&["table", "when", "then", "verdict"]);
+    let mut taken = None;
+    for row in considered {
+        let said = match &row.objection {
+            Some(objection) => objection.clone(),
+            None if taken == Some(row.table) => "would do, but an earlier row is taken".to_owned(),
+            None => {
+                taken = Some(row.table);
                 "taken".to_owned()
             }
-            Err(objection) => objection,
         };
-        let Route { when, then } = verdict.route;
+        let when: Vec<String> = row.when.iter().map(ToString::to_string).collect();
+        let details = if row.details.is_empty() { String::new() } else { format!(", {}", row.details) };
         rows.add_row([
-            if when.is_empty() {
-                "always".to_owned()
-            } else {
-                when.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            },
-            choice(then),
+            row.table.to_owned(),
+            if when.is_empty() { "always".to_owned() } else { when.join(", ") },
+            format!("{}{details}", row.schedule),
             said,
         ]);
     }
-    Ok(format!("{rows}\n"))
-}
-
-/// A row's choice in words.
-fn choice(choice: &Choice) -> String {
-    let splits = match choice.splits {
-        Splits::Fixed(splits) => format!("{splits} global splits"),
-        Splits::Fill { ctas_per_sm, min_keys, max } => {
-            format!("splits of at least {min_keys} keys, at most {max}, for {ctas_per_sm} CTAs per SM")
-        }
-    };
-    format!("{}, clusters of {}, {splits}", choice.schedule, choice.cluster)
+    format!("{rows}\n")
 }

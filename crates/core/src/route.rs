@@ -66,6 +66,28 @@ pub struct Route<T: 'static> {
     pub then: T,
 }
 
+impl<T> Route<T> {
+    /// The first bound that does not hold.
+    pub fn objection(&self, facts: &Facts) -> Option<&'static Bound> {
+        self.when.iter().find(|bound| !bound.holds(facts))
+    }
+}
+
+/// What a row of some table says to a problem, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Considered {
+    /// What the table chooses: `GEMM`.
+    pub table: &'static str,
+    /// Conditions of the row.
+    pub when: &'static [Bound],
+    /// The schedule that it leads to.
+    pub schedule: &'static str,
+    /// What it decides besides; empty for nothing.
+    pub details: String,
+    /// Why it does not serve the problem; the first row of a table without an objection is taken.
+    pub objection: Option<String>,
+}
+
 /// The facts of one problem on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts(pub Vec<(FactName, u64)>);
@@ -78,7 +100,7 @@ impl Facts {
 
 /// The first row whose bounds all hold.
 pub fn choose<'t, T>(table: &'t [Route<T>], facts: &Facts) -> Option<&'t Route<T>> {
-    table.iter().find(|route| route.when.iter().all(|bound| bound.holds(facts)))
+    table.iter().find(|route| route.objection(facts).is_none())
 }
 
 #[cfg(test)]
@@ -102,6 +124,9 @@ mod tests {
         assert_eq!(ask(1, 65), "few");
         assert_eq!(ask(2, 64), "few");
         assert_eq!(ask(3, 64), "any", "a bound on an absent fact does not hold");
+        let facts = Facts(vec![("batch", 2), ("capacity", 64)]);
+        assert_eq!(TABLE[0].objection(&facts), Some(&Bound::equal("batch", 1)));
+        assert_eq!(TABLE[1].objection(&facts), None);
     }
 
     #[test]

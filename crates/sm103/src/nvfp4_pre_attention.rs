@@ -4,7 +4,7 @@ use bakewell_core::architecture::Table;
 use bakewell_core::route::{Bound, Route};
 use bakewell_core::schedule::nvfp4_pre_attention::norm::{Norm, ROUTES as NORM_ROUTES};
 use bakewell_core::schedule::nvfp4_pre_attention::tcgen05::{Epilogue, Tcgen05};
-use bakewell_core::schedule::nvfp4_pre_attention::{Choice, Tables};
+use bakewell_core::schedule::nvfp4_pre_attention::{Choice, Tables, facts};
 
 /// Schedules of the norm kernel.
 const NORMS: &[Norm] = &[Norm::ANY, Norm::H5376];
@@ -30,22 +30,22 @@ const GEMMS: &[Tcgen05] = &[
     ROLES,
 ];
 
-const ROPE_96: Bound = Bound::equal("rope_dim", SETS.rope_dim as u64);
-const WHOLE_WINDOWS: Bound = Bound::equal("k_tail", 0);
-const FP4: Bound = Bound::equal("row_bytes", 64);
+const ROPE_96: Bound = Bound::equal(facts::ROPE_DIM, SETS.rope_dim as u64);
+const WHOLE_WINDOWS: Bound = Bound::equal(facts::K_TAIL, 0);
+const FP4: Bound = Bound::equal(facts::ROW_BYTES, 64);
 
 /// Routes of the GEMM. Where a separate scale ring pays is what a published implementation chose on B300; not measured here.
 const GEMM_ROUTES: &[Route<Choice>] = &[
     Route {
-        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal("destinations", 8)],
+        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal(facts::DESTINATIONS, 8)],
         then: Choice { schedule: SETS_K96_SEPARATE.name },
     },
     Route {
-        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal("destinations", 2), Bound::from("tokens", 16_736)],
+        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal(facts::DESTINATIONS, 2), Bound::from(facts::TOKENS, 16_736)],
         then: Choice { schedule: SETS_K96_SEPARATE.name },
     },
     Route {
-        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal("destinations", 1), Bound::from("tokens", 32_640)],
+        when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal(facts::DESTINATIONS, 1), Bound::from(facts::TOKENS, 32_640)],
         then: Choice { schedule: SETS_K96_SEPARATE.name },
     },
     Route { when: &[ROPE_96, WHOLE_WINDOWS], then: Choice { schedule: SETS_K96.name } },

@@ -40,6 +40,31 @@ fn workspaces() {
     contract(&nvfp4()).the_workspace_is_checked();
 }
 
+/// Each tensor where it is aligned to half of what it must be, and to just that.
+#[test]
+fn alignments() {
+    for contract in [contract(&nvfp4()), contract(&e4m3())] {
+        for TensorSpec { name, dtype, shape, .. } in contract.inputs.specs() {
+            let needed = match name {
+                "out_sf" => 8,
+                "adaln_index" | "x_global_scale" | "w_global_scale" | "out_global_scale" | "qkv_scales" => 4,
+                _ => 16,
+            };
+            let strides = contiguous(&shape);
+            contract.refuses(name, Property::Alignment, |t, views| {
+                views.put(name, t.buffer(name).strided_view(needed / 2, dtype, &shape, &strides).unwrap());
+            });
+            let tensors = Tensors::new(Device::reference().unwrap(), &contract.inputs).unwrap();
+            if let Some(tensor) = contract.inputs.tensor(name) {
+                tensors.buffer(name).write(needed, &tensor.bytes).unwrap();
+            }
+            let mut views = tensors.views();
+            views.put(name, tensors.buffer(name).strided_view(needed, dtype, &shape, &strides).unwrap());
+            tensors.bind(&views).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
 #[test]
 fn gaps_between_elements() {
     let contract = contract(&nvfp4());

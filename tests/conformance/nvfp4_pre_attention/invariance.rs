@@ -6,14 +6,16 @@
 //! | intermediates wanted or not | equal bytes |
 //! | destinations | the same rows, regrouped; the same scales, elsewhere |
 //! | hidden states between launches of one binding | as if bound anew: equal bytes |
-//! | other tokens of the batch | equal bytes per token |
+//! | other tokens of the batch, also ones that are not finite | equal bytes per token |
 
 use bakewell::nvfp4::{scale_offset, swizzle_scales};
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_pre_attention::Inputs;
+use bakewell_reference::Element;
 use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
+use half::bf16;
 
 use super::small;
 
@@ -52,19 +54,21 @@ fn rows(problem: &Nvfp4PreAttention, outputs: &Outputs) -> Vec<(Vec<u8>, Vec<u8>
         .collect()
 }
 
-/// Other numbers of destinations are among the generated cases.
+/// Eight heads for one destination, and shared out over all other numbers.
 #[test]
 fn destinations_only_regroup_rows() {
-    for (out_format, destinations) in [(OutputFormat::Nvfp4, 2), (OutputFormat::E4m3, 2), (OutputFormat::Nvfp4, 8)] {
-        // One head for each destination.
-        let problem = Nvfp4PreAttention { out_format, hidden: 256, heads: destinations, ..small(19, destinations) };
-        let many = Inputs::generate(&problem, 5);
-        let mut one = many.clone();
-        one.problem.destinations = 1;
+    for out_format in [OutputFormat::Nvfp4, OutputFormat::E4m3] {
+        let problem = Nvfp4PreAttention { out_format, hidden: 256, heads: 8, ..small(19, 1) };
+        let one = Inputs::generate(&problem, 5);
         on_every_engine(|device| {
             let first = rows(&one.problem, &outputs(device, &one)?);
-            let regrouped = rows(&many.problem, &outputs(device, &many)?);
-            equal(&format!("{destinations} destinations"), &first, &regrouped)
+            for destinations in [2, 4, 8] {
+                let problem = Nvfp4PreAttention { destinations, ..problem.clone() };
+                let many = Inputs { problem, ..one.clone() };
+                let regrouped = rows(&many.problem, &outputs(device, &many)?);
+                equal(&format!("{destinations} destinations"), &first, &regrouped)?;
+            }
+            Ok(())
         });
     }
 }
@@ -88,6 +92,33 @@ fn hidden_states_may_change_between_launches_of_a_binding() {
     on_every_engine(|device| {
         let again = relaunched(device, &inputs, "x", std::slice::from_ref(&other.x))?;
         equal("another x", &again[0], &outputs(device, &other)?)
+    });
+}
+
+/// NaN and infinities are outside the contract of their own token only: nothing hangs, nothing outside is written, and every
+/// other token has its bytes.
+#[test]
+fn a_token_that_is_not_finite_spoils_no_other() {
+    let clean = Inputs::generate(&small(130, 2), 13);
+    let bad = [(0, bf16::NAN), (64, bf16::INFINITY), (129, bf16::NEG_INFINITY)];
+    let mut spoilt = clean.clone();
+    let row_bytes = spoilt.x.bytes.len() / 130;
+    for (token, value) in bad {
+        spoilt.adaln_index.bytes[4 * token..][..4].fill(0);
+        spoilt.x.bytes[token * row_bytes..][..row_bytes].copy_from_slice(&bf16::to_bytes(&vec![value; row_bytes / 2]));
+    }
+    on_every_engine(|device| {
+        let [clean, spoilt] = [&clean, &spoilt].map(|inputs| outputs(device, inputs));
+        let (clean, spoilt) = (rows(&small(130, 2), &clean?), rows(&small(130, 2), &spoilt?));
+        let heads = clean.len() / 130;
+        let others = |rows: &[(Vec<u8>, Vec<u8>)]| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let tokens = rows.chunks(heads).enumerate();
+            tokens
+                .filter(|(token, _)| bad.iter().all(|(bad, _)| bad != token))
+                .flat_map(|(_, rows)| rows.to_vec())
+                .collect()
+        };
+        equal("other tokens", &others(&clean), &others(&spoilt))
     });
 }
 

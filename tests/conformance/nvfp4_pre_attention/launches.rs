@@ -16,7 +16,9 @@ fn contract() -> Contract<Inputs> {
 /// On sm90 binding reads the scales, decodes the weight into memory of its own, and loads; a launch is two launches.
 #[test]
 fn binding_reads_prepares_and_loads_and_a_launch_only_launches() {
-    let calls = contract().a_launch_only_launches(&[Stream::DEFAULT, Stream::DEFAULT]);
+    // SAFETY: the recorder follows no handle.
+    let other = unsafe { Stream::from_raw(0x1234) };
+    let calls = contract().a_launch_only_launches(&[Stream::DEFAULT, other, Stream::DEFAULT]);
     let image = contract().inputs.problem.columns() * contract().inputs.problem.hidden * 2;
     match calls.as_slice() {
         [

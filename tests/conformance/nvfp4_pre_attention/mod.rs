@@ -1,6 +1,7 @@
 //! NVFP4 pre-attention.
 
 mod errors;
+mod giant;
 #[cfg(feature = "cuda")]
 mod graphs;
 mod invariance;
@@ -8,6 +9,8 @@ mod launches;
 mod mutation;
 mod norm;
 mod plans;
+mod positions;
+mod repeated;
 mod scales;
 mod stages;
 #[cfg(feature = "emulator")]

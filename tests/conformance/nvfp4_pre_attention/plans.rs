@@ -1,9 +1,9 @@
 //! Plans are pure, respect every limit, and choose schedules that are compiled.
 
 use bakewell::Arch;
-use bakewell::nvfp4_pre_attention::{Decision, Nvfp4PreAttention, OutputFormat, decide};
+use bakewell::nvfp4_pre_attention::{Decision, Nvfp4PreAttention, OutputFormat, consider, decide};
 use bakewell::route::Bound;
-use bakewell::schedule::nvfp4_pre_attention::Tables;
+use bakewell::schedule::nvfp4_pre_attention::{Tables, facts};
 use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
 use proptest::prelude::*;
 
@@ -78,6 +78,29 @@ fn launches_are_what_the_contract_says() {
     });
 }
 
+/// The first row of each table without an objection is the one taken, and every row before it says what it needs.
+#[test]
+fn rows_that_are_not_taken_say_why() {
+    for architecture in architectures() {
+        for problem in problems() {
+            let decision = decide(&problem, architecture, 132).unwrap();
+            let considered = consider(&problem, architecture, 132).unwrap();
+            let gemm = decision.gemm.schedule().variant();
+            let wanted = [("norm", decision.norm.name), ("GEMM", gemm.rsplit_once('_').unwrap().0)];
+            for (table, name) in wanted {
+                let mut rows = considered.iter().filter(|row| row.table == table);
+                let taken = rows.find(|row| row.objection.is_none()).unwrap();
+                assert_eq!(taken.schedule, name, "{problem:?} on {}", architecture.arch);
+            }
+            let objections = considered.iter().filter_map(|row| row.objection.as_ref());
+            assert!(objections.clone().all(|objection| objection.starts_with("needs ")));
+            if architecture.arch == Arch::Sm103 && problem.rope_dim != 96 {
+                assert!(objections.clone().any(|objection| objection == "needs rope_dim = 96"));
+            }
+        }
+    }
+}
+
 #[test]
 fn tables_are_closed() {
     for architecture in architectures() {
@@ -89,7 +112,7 @@ fn tables_are_closed() {
         let gemms: Vec<_> = tcgen05.schedules.iter().map(|s| (s.name, s.output)).collect();
         let gemms = [gemms, wgmma.schedules.iter().map(|s| (s.name, s.output)).collect()].concat();
         for route in tcgen05.routes.iter().chain(wgmma.routes) {
-            let formats: &[OutputFormat] = match route.when.contains(&Bound::equal("row_bytes", 64)) {
+            let formats: &[OutputFormat] = match route.when.contains(&Bound::equal(facts::ROW_BYTES, 64)) {
                 true => &[OutputFormat::Nvfp4],
                 false => &[OutputFormat::Nvfp4, OutputFormat::E4m3],
             };

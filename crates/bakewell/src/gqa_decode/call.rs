@@ -5,13 +5,14 @@ use std::f64::consts::LN_2;
 use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
+use bakewell_core::route::Considered;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::gqa_decode::PARAMS;
 use bakewell_core::{Architecture, DType, LaunchConfig, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
-use super::{Decision, GqaDecode, decide};
+use super::{Decision, GqaDecode, Verdict, consider, decide};
 use crate::arguments::{Argument, Arguments, address_or_null, check_contiguous, check_dense, check_optional};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -70,6 +71,18 @@ impl Problem for GqaDecode {
 
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
         decide(self, architecture, sm_count)
+    }
+
+    fn consider(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+        let verdicts = consider(self, architecture, sm_count)?;
+        let considered = |verdict: Verdict| Considered {
+            table: "decode",
+            when: verdict.route.when,
+            schedule: verdict.route.then.schedule,
+            details: verdict.route.then.details(),
+            objection: verdict.outcome.err(),
+        };
+        Ok(verdicts.into_iter().map(considered).collect())
     }
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {

@@ -72,7 +72,7 @@ pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_cou
     ]);
     let table = &architecture.gqa_decode;
     let verdict = |route: &'static Route<Choice>| -> Result<&'static Schedule, String> {
-        if let Some(bound) = route.when.iter().find(|bound| !bound.holds(&facts)) {
+        if let Some(bound) = route.objection(&facts) {
             return Err(format!("needs {bound}"));
         }
         let group_size = problem.group_size().map_err(|error| error.to_string())?;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
+use bakewell_core::route::Considered;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::nvfp4_pre_attention::norm::PARAMS;
 use bakewell_core::{Architecture, Operation, Result};
@@ -12,7 +13,7 @@ use bakewell_reference::HostMemory;
 
 use super::gemm::ACTIVATION_IMAGE;
 use super::scales::Scales;
-use super::{Decision, Nvfp4PreAttention, Nvfp4PreAttentionArgs, decide, tensors};
+use super::{Decision, Nvfp4PreAttention, Nvfp4PreAttentionArgs, consider, decide, tensors};
 use crate::arguments::address_or_null;
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -33,6 +34,10 @@ impl Problem for Nvfp4PreAttention {
 
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
         decide(self, architecture, sm_count)
+    }
+
+    fn consider(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+        consider(self, architecture, sm_count)
     }
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {

@@ -4,10 +4,10 @@ use std::fmt;
 
 use bakewell_core::architecture::Table;
 use bakewell_core::program::program_name;
-use bakewell_core::route::{Facts, choose};
+use bakewell_core::route::{Considered, Facts, Route, choose};
 use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::nvfp4_pre_attention::norm::{Norm, ROWS_PER_CTA};
-use bakewell_core::schedule::nvfp4_pre_attention::{Choice, SCALE_TILE_ROWS};
+use bakewell_core::schedule::nvfp4_pre_attention::{Choice, SCALE_TILE_ROWS, facts};
 use bakewell_core::{Arch, Architecture, Error, LaunchConfig, Operation, Result};
 
 use super::Nvfp4PreAttention;
@@ -71,16 +71,7 @@ pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, 
     check_sm_count(sm_count)?;
     let arch = architecture.arch;
     let tables = &architecture.nvfp4_pre_attention;
-    let facts = Facts(vec![
-        ("tokens", problem.tokens),
-        ("hidden", problem.hidden),
-        ("k_tail", problem.hidden % 768),
-        ("heads", problem.heads),
-        ("destinations", problem.destinations),
-        ("rope_dim", problem.rope_dim),
-        ("row_bytes", problem.out_format.row_bytes().into()),
-        ("sm_count", sm_count.into()),
-    ]);
+    let facts = facts(problem, sm_count);
     let norm = chosen(&tables.norm, &facts, |norm, choice| norm.name == choice.schedule)
         .ok_or_else(|| no_program(architecture, "the norm of any problem"))?;
     let gemm = Gemm::choose(tables, &facts, problem.out_format)
@@ -95,6 +86,46 @@ pub fn decide(problem: &Nvfp4PreAttention, architecture: &'static Architecture, 
     }
     let workspace = if launches.is_some() { gemm.workspace(problem)? } else { WorkspaceLayout::default() };
     Ok(Decision { arch, norm, gemm, launches, workspace, copies: Vec::new() })
+}
+
+/// Asks every row of the route tables: of the norm kernel, then of the GEMM. The first without an objection is taken.
+///
+/// # Errors
+/// As [`decide()`], except [`Error::NoProgram`].
+pub fn consider(
+    problem: &Nvfp4PreAttention,
+    architecture: &'static Architecture,
+    sm_count: u32,
+) -> Result<Vec<Considered>> {
+    problem.validate()?;
+    check_sm_count(sm_count)?;
+    let facts = facts(problem, sm_count);
+    let tables = &architecture.nvfp4_pre_attention;
+    let say = |table: &'static str, route: &'static Route<Choice>| Considered {
+        table,
+        when: route.when,
+        schedule: route.then.schedule,
+        details: String::new(),
+        objection: route.objection(&facts).map(|bound| format!("needs {bound}")),
+    };
+    let norm = tables.norm.routes.iter().map(|route| say("norm", route));
+    let gemm = tables.tcgen05.routes.iter().chain(tables.wgmma.routes).map(|route| say("GEMM", route));
+    Ok(norm.chain(gemm).collect())
+}
+
+fn facts(problem: &Nvfp4PreAttention, sm_count: u32) -> Facts {
+    /// Three stages of K = 256.
+    const WINDOW: u64 = 768;
+    Facts(vec![
+        (facts::TOKENS, problem.tokens),
+        (facts::HIDDEN, problem.hidden),
+        (facts::K_TAIL, problem.hidden % WINDOW),
+        (facts::HEADS, problem.heads),
+        (facts::DESTINATIONS, problem.destinations),
+        (facts::ROPE_DIM, problem.rope_dim),
+        (facts::ROW_BYTES, problem.out_format.row_bytes().into()),
+        (facts::SM_COUNT, sm_count.into()),
+    ])
 }
 
 /// The schedule that a table's route names.

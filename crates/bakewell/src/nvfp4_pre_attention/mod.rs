@@ -34,6 +34,9 @@
 //! come as e4m3, and E4M3 results as u8. What is read when binding has no effect when it changes afterwards, except that
 //! changing `x_global_scale` is not supported; all other tensors may change between launches.
 //!
+//! E4M3 holds magnitudes of 2^-9 to 448 with one scale per kind: results far below 1 need a `qkv_scales` as small, or they
+//! come out as 0.
+//!
 //! The activation and its scales are the same bytes everywhere. So are `out_q` and `out_sf` in every head row whose sums
 //! fit 24 bits in whatever order they are added; in other rows the last bit of a word may differ between architectures,
 //! not between launches. [`crate::nvfp4`] makes and reads such tensors on the host.
@@ -55,7 +58,7 @@ use bakewell_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 pub use bakewell_core::schedule::nvfp4_pre_attention::OutputFormat;
-pub use decide::{Decision, Launches, decide};
+pub use decide::{Decision, Launches, consider, decide};
 pub use tensors::Nvfp4PreAttentionArgs;
 
 /// A planned problem on a device.

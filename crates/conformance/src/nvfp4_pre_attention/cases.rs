@@ -21,32 +21,44 @@ impl Case {
     }
 }
 
-/// Tokens, destinations, heads, hidden elements, rotated elements. Tiles have 128 tokens, and results 128 rows of scales;
-/// stages of a GEMM have 32 to 256 elements. 5376 are those of the model, for which the norm kernel has a program of its own.
-const SIZES: [(u64, u64, u64, u64, u64); 15] = [
-    (1, 1, 2, 256, 96),
-    (2, 8, 8, 320, 96),
-    (7, 2, 2, 448, 64),
-    (8, 4, 4, 512, 128),
-    (15, 1, 2, 320, 32),
-    (16, 2, 4, 256, 16),
-    (127, 1, 2, 320, 96),
-    (128, 1, 2, 256, 96),
-    (129, 2, 2, 256, 112),
-    (255, 1, 2, 256, 96),
-    (257, 2, 2, 320, 96),
-    (5, 1, 2, 768, 96),
-    (3, 1, 2, 1536, 96),
-    (2, 8, 8, 768, 96),
-    (3, 1, 2, 5376, 96),
-];
+/// Around the borders of tiles of 8, 16 and 128 tokens: results have 128 rows of scales in a tile, a cluster 256 tokens.
+const TOKENS: [u64; 11] = [1, 2, 7, 8, 15, 16, 127, 128, 129, 255, 257];
+
+/// Every number of destinations, with one head each where heads are even.
+const DESTINATIONS: [u64; 4] = [1, 2, 4, 8];
+
+/// Whole stages of K, and tails of one to three sets of scales.
+const HIDDEN: [u64; 4] = [256, 320, 448, 512];
+
+/// Rotations: most often that of the model, which has programs of its own, and of every other kind one.
+const ROTATED: [u64; 7] = [96, 64, 96, 128, 16, 32, 112];
+
+const TABLE_ROWS: [u64; 4] = [3, 1, 9, 17];
+
+/// Tokens, destinations, heads, hidden elements, rotated elements, table rows.
+type Size = [u64; 6];
+
+/// Hidden elements of whole windows of K = 96, and those of the model, for which the norm kernel has a program of its own.
+const LONG_ROWS: [Size; 4] =
+    [[5, 1, 2, 768, 96, 3], [3, 1, 2, 1536, 96, 3], [2, 8, 8, 768, 96, 3], [3, 1, 2, 5376, 96, 3]];
+
+/// All tokens with all destinations; the others in turn, so that they meet in many ways.
+fn sizes() -> impl Iterator<Item = Size> {
+    let short = TOKENS.into_iter().enumerate().flat_map(|(i, tokens)| {
+        DESTINATIONS.into_iter().enumerate().map(move |(j, destinations)| {
+            let (hidden, rotated) = (HIDDEN[(i + j) % HIDDEN.len()], ROTATED[(3 * i + j) % ROTATED.len()]);
+            [tokens, destinations, destinations.max(2), hidden, rotated, TABLE_ROWS[i % TABLE_ROWS.len()]]
+        })
+    });
+    short.chain(LONG_ROWS)
+}
 
 /// Every case, in each format.
 pub fn cases() -> Vec<Case> {
     let formats = [OutputFormat::Nvfp4, OutputFormat::E4m3];
-    let sizes = SIZES.into_iter().enumerate();
+    let sizes = sizes().enumerate();
     sizes
-        .flat_map(|(i, (tokens, destinations, heads, hidden, rope_dim))| {
+        .flat_map(|(i, [tokens, destinations, heads, hidden, rope_dim, table_rows])| {
             formats.map(|out_format| Case {
                 name: format!("m{tokens}_p{destinations}_n{heads}_h{hidden}_r{rope_dim}_{}", out_format.name()),
                 problem: Nvfp4PreAttention {
@@ -55,7 +67,7 @@ pub fn cases() -> Vec<Case> {
                     heads,
                     hidden,
                     rope_dim,
-                    table_rows: 3,
+                    table_rows,
                     out_format,
                     debug: true,
                     ..Nvfp4PreAttention::default()

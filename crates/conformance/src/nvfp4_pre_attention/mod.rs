@@ -9,6 +9,7 @@
 //! | [`judged`] | what should come out, from a file or the reference |
 //! | [`mod@judge`] | how far outputs may be from that, and why |
 //! | [`sampled`] | some tokens of a call |
+//! | [`repeated`] | calls of any size on tokens that repeat a few |
 //! | [`norm`] | the norm kernel alone |
 //! | [`tcgen05`] | the GEMM on tensor memory alone |
 //! | [`wgmma`] | the GEMM on warpgroup tensor cores alone |
@@ -20,6 +21,7 @@ pub mod inputs;
 pub mod judge;
 pub mod judged;
 pub mod norm;
+pub mod repeated;
 pub mod sampled;
 pub mod tcgen05;
 pub mod wgmma;

@@ -356,6 +356,17 @@ pub const fn row(when: &'static [Bound], schedule: &'static str, cluster: u32, s
 }
 
 impl Choice {
+    /// How the keys are split, in words.
+    pub fn details(&self) -> String {
+        let splits = match self.splits {
+            Splits::Fixed(splits) => format!("{splits} global splits"),
+            Splits::Fill { ctas_per_sm, min_keys, max } => {
+                format!("splits of at least {min_keys} keys, at most {max}, for {ctas_per_sm} CTAs per SM")
+            }
+        };
+        format!("clusters of {}, {splits}", self.cluster)
+    }
+
     /// Global splits for `rows` (request, KV head) pairs of `capacity` keys on `sm_count` SMs.
     pub fn global_splits(&self, rows: u64, capacity: u64, sm_count: u32) -> u32 {
         match self.splits {

@@ -65,10 +65,29 @@ impl OutputFormat {
     }
 }
 
+/// Facts that route tables may bound.
+pub mod facts {
+    use crate::route::FactName;
+
+    /// Tokens.
+    pub const TOKENS: FactName = "tokens";
+    /// Elements of a hidden state.
+    pub const HIDDEN: FactName = "hidden";
+    /// Elements of a hidden state past whole windows of 768, three stages of K = 256 and eight products of K = 96.
+    pub const K_TAIL: FactName = "k_tail";
+    /// Heads.
+    pub const HEADS: FactName = "heads";
+    /// Destinations of the results.
+    pub const DESTINATIONS: FactName = "destinations";
+    /// Rotated elements of a head.
+    pub const ROPE_DIM: FactName = "rope_dim";
+    /// Bytes of a packed head row: 64 for NVFP4 results, 128 for E4M3.
+    pub const ROW_BYTES: FactName = "row_bytes";
+    /// Streaming multiprocessors of the device.
+    pub const SM_COUNT: FactName = "sm_count";
+}
+
 /// What a route chooses: a schedule by name.
-///
-/// Facts that routes may bound: `tokens`, `hidden`, `heads`, `destinations`, `rope_dim`, `sm_count`; `k_tail`, which is
-/// `hidden % 768`; and `row_bytes` of a packed head row, 64 for NVFP4 output and 128 for E4M3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The schedule's `name`.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Choice;
+use super::{Choice, facts};
 use crate::Operation;
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::route::{Bound, Route};
@@ -61,7 +61,10 @@ impl Norm {
 
 /// The row length that has a program of its own, then any.
 pub const ROUTES: &[Route<Choice>] = &[
-    Route { when: &[Bound::equal("hidden", Norm::H5376.hidden as u64)], then: Choice { schedule: Norm::H5376.name } },
+    Route {
+        when: &[Bound::equal(facts::HIDDEN, Norm::H5376.hidden as u64)],
+        then: Choice { schedule: Norm::H5376.name },
+    },
     Route { when: &[], then: Choice { schedule: Norm::ANY.name } },
 ];
 

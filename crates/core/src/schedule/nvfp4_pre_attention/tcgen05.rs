@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{Choice, HEAD_DIM, KINDS, OutputFormat, SCALE_GROUP, SCALE_TILE_BYTES, TILE_COLUMNS, TILE_TOKENS};
+use super::{Choice, HEAD_DIM, KINDS, OutputFormat, SCALE_GROUP, SCALE_TILE_BYTES, TILE_COLUMNS, TILE_TOKENS, facts};
 use crate::Operation;
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::route::{Bound, Route};
@@ -167,7 +167,7 @@ impl Tcgen05 {
 /// Routes where whole rows serve everything: the production rotation has programs of its own.
 pub const ROWS_ROUTES: &[Route<Choice>] = &[
     Route {
-        when: &[Bound::equal("rope_dim", Tcgen05::WHOLE_ROWS_R96.rope_dim as u64)],
+        when: &[Bound::equal(facts::ROPE_DIM, Tcgen05::WHOLE_ROWS_R96.rope_dim as u64)],
         then: Choice { schedule: Tcgen05::WHOLE_ROWS_R96.name },
     },
     Route { when: &[], then: Choice { schedule: Tcgen05::WHOLE_ROWS.name } },

@@ -1,4 +1,10 @@
 //! Golden and generated cases of NVFP4 pre-attention, and of schedules that no route chooses.
+//!
+//! | module | cases |
+//! |---|---|
+//! | [`at_scale`] | calls of the model's size, on a GPU |
+
+mod at_scale;
 
 use bakewell::program::program_name;
 use bakewell::schedule::Schedule;
@@ -9,9 +15,10 @@ use bakewell_conformance::nvfp4_pre_attention::{self, Expected, Inputs, tcgen05}
 use bakewell_conformance::{Golden, Judged, Verdict};
 
 use super::case::{AnyCase, Case, CaseOutcome, REFERENCE, boxed};
-use super::{Args, folders};
+use super::{Args, folders, gpu_name};
 
-/// Goldens; with the source tree's also the generated cases, and one for each schedule that no plan could choose.
+/// Goldens; with the source tree's also the generated cases, one for each schedule that no plan could choose, and on a GPU
+/// calls of the model's size.
 pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn AnyCase>>> {
     let (goldens, generated) = folders(args, Operation::Nvfp4PreAttention)?;
     let mut cases: Vec<_> = Golden::<Inputs>::load_all(&goldens)?.into_iter().map(Case::golden).collect();
@@ -25,6 +32,9 @@ pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn 
     if let Some(arch) = device.arch() {
         let tables = &architectures::find(arch)?.architecture.nvfp4_pre_attention;
         cases.extend(unrouted(tables).map(|schedule| Box::new(Alone(schedule)) as Box<dyn AnyCase>));
+    }
+    if gpu_name(device).is_some() {
+        cases.extend(at_scale::cases().map(|case| Box::new(case) as Box<dyn AnyCase>));
     }
     Ok(cases)
 }
