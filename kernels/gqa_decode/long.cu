@@ -13,8 +13,7 @@
 #include "../device/cluster.cuh"
 #include "../device/pdl.cuh"
 #include "../device/ring.cuh"
-#include "block_attention.cuh"
-#include "merge.cuh"
+#include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
 #include "work.cuh"
@@ -51,10 +50,10 @@ struct Tile {
 };
 
 struct SharedMap {
-    static constexpr int barrier_bytes = 2 * S::stages * sizeof(Mbarrier) + MergeMap<S>::barrier_bytes;
+    static constexpr int barrier_bytes = 2 * S::stages * sizeof(Mbarrier) + MergeOf<S>::barrier_bytes;
 
     Ring<Tile, S::stages> ring;
-    alignas(16) MergeMap<S> merge;
+    alignas(16) MergeOf<S> merge;
 };
 
 // Keys of a tile below the length.
@@ -85,7 +84,7 @@ __device__ void load(const Params& params, Work<S> work, uint32_t tiles, int32_t
 
 // One tile by one warp; `keys` of it count. Partial: fewer than all of them.
 template <bool partial>
-__device__ void attend(BlockAttention<S>& attention, typename Ring<Tile, S::stages>::Consumer& ring, int keys,
+__device__ void attend(Attention<S>& attention, typename Ring<Tile, S::stages>::Consumer& ring, int keys,
                        uint32_t warp, int lane) {
     constexpr int blocks = Tile::blocks / S::consumer_warps;
     static_assert(Tile::blocks % S::consumer_warps == 0, "every warp has the same number of blocks");
@@ -100,10 +99,13 @@ __device__ void attend(BlockAttention<S>& attention, typename Ring<Tile, S::stag
         };
     };
 
-    float scores[blocks][4];
+    typename Attention<S>::Scores scores[blocks];
     const Tile& k = ring.wait();
     for (int b = 0; b < blocks; ++b) {
-        attention.score(attention.load_keys(read(k, b)), live(b), scores[b]);
+        attention.score(attention.load_keys(read(k, b)), scores[b]);
+        if constexpr (partial) {
+            attention.mask(scores[b], [live = live(b)](int slot, int, int) { return live(slot); });
+        }
     }
     ring.release(lane);
     if (attention.exceeds_headroom(scores)) {
@@ -120,9 +122,9 @@ __device__ void attend(BlockAttention<S>& attention, typename Ring<Tile, S::stag
 }
 
 __device__ void consume(const Params& params, Work<S> work, uint32_t tiles, int32_t length,
-                        typename Ring<Tile, S::stages>::Consumer ring, WarpPartials<S>& partials, uint32_t warp,
+                        typename Ring<Tile, S::stages>::Consumer ring, Partials<S>& partials, uint32_t warp,
                         int lane) {
-    BlockAttention<S> attention(params, work, lane);
+    Attention<S> attention = attention_of<S>(params, work, lane);
     for (uint32_t tile = work.split; tile < tiles; tile += params.splits) {
         const int keys = live_keys(tile, length);
         if (keys == S::tile_keys) {
@@ -176,5 +178,5 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
         break;
     }
     cluster_wait();
-    Merge<S>(params, work, shared.merge, length).run();
+    merge_and_store<S>(params, work, shared.merge, length);
 }

@@ -10,9 +10,9 @@
 // The loads do not wait for the length: they are bounded by the capacity, and what lies past the length is masked.
 
 #include "../device/cluster.cuh"
+#include "../device/early_load.cuh"
 #include "../device/pdl.cuh"
-#include "block_attention.cuh"
-#include "merge.cuh"
+#include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
 #include "work.cuh"
@@ -25,9 +25,9 @@ static_assert(S::threads == S::consumer_warps * 32, "every warp computes");
 static_assert(S::tile_keys == S::consumer_warps * block_keys, "one block of keys per warp");
 static_assert(S::stages == 0, "no ring");
 
-using SharedMap = MergeMap<S>;
+using SharedMap = MergeOf<S>;
 
-__device__ void attend(const Params& params, Work<S> work, int32_t length, BlockAttention<S>& attention,
+__device__ void attend(const Params& params, Work<S> work, int32_t length, Attention<S>& attention,
                        uint32_t warp) {
     const uint64_t first = static_cast<uint64_t>(work.split) * S::tile_keys + warp * block_keys;
     if (first >= params.capacity) {
@@ -37,20 +37,21 @@ __device__ void attend(const Params& params, Work<S> work, int32_t length, Block
     const int last = static_cast<int>(min(params.capacity - first, static_cast<uint64_t>(block_keys))) - 1;
     const auto read_from = [&](const char* base) {
         return [=, block = base + first * Work<S>::row_bytes](int slot, int vector) {
-            return reinterpret_cast<const uint4*>(block + min(slot, last) * Work<S>::row_bytes)[vector];
+            return load_early(reinterpret_cast<const uint4*>(block + min(slot, last) * Work<S>::row_bytes) + vector);
         };
     };
     const auto keys = attention.load_keys(read_from(work.keys(params)));
     auto values = attention.load_values(read_from(work.values(params)));
-    // Keeps the compiler from moving loads of V behind the first product, where they would cost a second latency.
-    __syncwarp();
 
-    // Keys of the block below the length. Without any, every weight is 0 and the partial is the empty one; a branch
-    // here would let the compiler move the loads behind it, and they would wait for the length.
+    // Keys of the block below the length. Without any the partial stays the empty one, and nobody waits for the rows.
     const int64_t count = length - static_cast<int64_t>(first);
+    if (count <= 0) {
+        return;
+    }
     const auto live = [=](int slot) { return slot < count; };
-    float scores[1][4];
-    attention.score(keys, live, scores[0]);
+    typename Attention<S>::Scores scores[1];
+    attention.score(keys, scores[0]);
+    attention.mask(scores[0], [&](int slot, int, int) { return live(slot); });
     attention.raise_reference(scores);
     attention.weigh(scores[0]);
     if (count < block_keys) {
@@ -81,9 +82,9 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     const auto work = Work<S>::of_this_cta();
     const uint32_t warp = threadIdx.x / 32;
     const int32_t length = params.sequence_lengths[work.request];
-    BlockAttention<S> attention(params, work, threadIdx.x % 32);
+    Attention<S> attention = attention_of<S>(params, work, threadIdx.x % 32);
     attend(params, work, length, attention, warp);
     attention.store(shared.warps, warp);
     cluster_wait();
-    Merge<S>(params, work, shared, length).run();
+    merge_and_store<S>(params, work, shared, length);
 }

@@ -12,8 +12,7 @@
 
 #include "../device/cluster.cuh"
 #include "../device/pdl.cuh"
-#include "block_attention.cuh"
-#include "merge.cuh"
+#include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
 #include "work.cuh"
@@ -26,7 +25,7 @@ static_assert(S::threads == S::consumer_warps * 32, "every warp computes");
 static_assert(S::tile_keys == S::consumer_warps * block_keys, "one block of keys per warp");
 static_assert(S::stages == 0, "no ring");
 
-using SharedMap = MergeMap<S>;
+using SharedMap = MergeOf<S>;
 
 // The warp's block of a tile.
 class Block {
@@ -51,7 +50,7 @@ class Block {
     }
 };
 
-__device__ void attend(const Params& params, Work<S> work, int32_t length, BlockAttention<S>& attention,
+__device__ void attend(const Params& params, Work<S> work, int32_t length, Attention<S>& attention,
                        uint32_t warp) {
     const uint32_t tiles = (static_cast<uint32_t>(length) + S::tile_keys - 1) / S::tile_keys;
     if (work.split >= tiles) {
@@ -67,8 +66,9 @@ __device__ void attend(const Params& params, Work<S> work, int32_t length, Block
     for (uint32_t tile = work.split + params.splits;; tile += params.splits) {
         const Block next(tile, warp, length);
         const bool more = tile < tiles;
-        float scores[1][4];
-        attention.score(keys, [&](int slot) { return block.is_live(slot); }, scores[0]);
+        typename Attention<S>::Scores scores[1];
+        attention.score(keys, scores[0]);
+        attention.mask(scores[0], [&](int slot, int, int) { return block.is_live(slot); });
         if (more) {
             keys = attention.load_keys(next.reader(k));
         }
@@ -110,9 +110,9 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     const auto work = Work<S>::of_this_cta();
     const uint32_t warp = threadIdx.x / 32;
     const int32_t length = params.sequence_lengths[work.request];
-    BlockAttention<S> attention(params, work, threadIdx.x % 32);
+    Attention<S> attention = attention_of<S>(params, work, threadIdx.x % 32);
     attend(params, work, length, attention, warp);
     attention.store(shared.warps, warp);
     cluster_wait();
-    Merge<S>(params, work, shared, length).run();
+    merge_and_store<S>(params, work, shared, length);
 }

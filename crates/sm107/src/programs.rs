@@ -37,6 +37,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         cubin: include_bytes!("../programs/gqa_decode-stream_g4_d128_f16.cubin.zst"),
     },
     Embedded {
+        operation: Operation::GqaDecode,
+        variant: "stream_w5_g4_d128_f16",
+        ptx: include_bytes!("../programs/gqa_decode-stream_w5_g4_d128_f16.ptx.zst"),
+        cubin: include_bytes!("../programs/gqa_decode-stream_w5_g4_d128_f16.cubin.zst"),
+    },
+    Embedded {
         operation: Operation::Nvfp4Context,
         variant: "paged_k8_g1",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k8_g1.ptx.zst"),

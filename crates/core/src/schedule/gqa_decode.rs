@@ -157,6 +157,10 @@ impl GqaDecode {
         ..GqaDecode::SHORT
     };
 
+    /// The same with 5 warps, of which an SM holds two CTAs: where rows come in waves, one begins while another ends.
+    pub const STREAM_W5: GqaDecode =
+        GqaDecode { name: "stream_w5", threads: 160, consumer_warps: 5, tile_keys: 80, ..GqaDecode::STREAM };
+
     /// Whether this schedule serves a group size, head dimension and element type.
     pub fn serves(&self, group_size: u64, head_dim: u64, dtype: DType) -> bool {
         u64::from(self.group_size) == group_size
@@ -319,7 +323,8 @@ pub enum Splits {
 /// Routes of devices with a hundred SMs and more, as measured on an H200 with 132.
 ///
 /// Few rows: clusters of 8 or 4 CTAs share a row and merge without global memory. From 64 rows on a CTA per row fills
-/// the device, and from about 250 MB of cache on the rate of DRAM is all that counts: `stream`. A row whose
+/// the device, and from about 250 MB of cache on the rate of DRAM is all that counts: `stream`, or where rows of up to
+/// 2048 keys come in four waves and more, `stream_w5`. A row whose
 /// schedule is not compiled for a shape is passed over. Record: `docs/measurements/`.
 pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const SHORT: &str = GqaDecode::SHORT.name;
@@ -327,14 +332,16 @@ pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const K128: &str = GqaDecode::LONG_K128.name;
     const K128_W8: &str = GqaDecode::LONG_K128_W8.name;
     const STREAM: &str = GqaDecode::STREAM.name;
+    const STREAM_W5: &str = GqaDecode::STREAM_W5.name;
     const FILL: Splits = Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 };
     use facts::{CAPACITY, REQUESTED_SPLITS, ROWS};
 
     &[
         row(&[Bound::from(REQUESTED_SPLITS, 1)], K128, 1, Splits::Fixed(1)),
-        row(&[Bound::up_to(CAPACITY, 64), Bound::from(ROWS, 128)], SHORT, 1, Splits::Fixed(1)),
+        row(&[Bound::up_to(CAPACITY, 64), Bound::from(ROWS, 133)], SHORT, 1, Splits::Fixed(1)),
         row(&[Bound::up_to(CAPACITY, 64)], K64, 1, Splits::Fixed(1)),
         row(&[Bound::up_to(CAPACITY, 64)], SHORT, 1, Splits::Fixed(1)),
+        row(&[Bound::from(ROWS, 512), Bound::within(CAPACITY, 256, 2048)], STREAM_W5, 1, Splits::Fixed(1)),
         row(&[Bound::from(ROWS, 128), Bound::from(CAPACITY, 512)], STREAM, 1, FILL),
         row(&[Bound::from(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 2, FILL),
         row(&[Bound::up_to(ROWS, 16), Bound::from(CAPACITY, 32_768)], STREAM, 2, FILL),
