@@ -2,10 +2,9 @@
 #pragma once
 
 #include "../device/completion_counter.cuh"
-#include "../device/fp8.cuh"
 #include "../device/named_barrier.cuh"
 #include "../device/softmax.cuh"
-#include "params.cuh"
+#include "scales.cuh"
 #include "tiles.cuh"
 
 #include <cmath>
@@ -15,19 +14,7 @@ namespace bakewell {
 
 // P = exp2(s - max + bias) fills E4M3 up to 448 = 2^bias. The row sum carries the same factor.
 constexpr float bias = 8.807355f;
-constexpr double log2_e = 1.44269504088896340736;
 constexpr float ln_448 = 6.10479323f;
-
-// The two factors, from the host or the device.
-struct Scales {
-    float bmm1, bmm2;
-    float log2; // bmm1 in base 2; the product in f64, rounded once, so that both origins give the same bits
-
-    explicit __device__ Scales(const Params& params)
-        : bmm1(params.bmm1_device ? *params.bmm1_device : params.bmm1_scale),
-          bmm2(params.bmm2_device ? *params.bmm2_device : params.bmm2_scale),
-          log2(static_cast<float>(static_cast<double>(bmm1) * log2_e)) {}
-};
 
 // A query row of a tile as the output sees it. `G` is the geometry of the tile.
 template <class G>
@@ -36,6 +23,7 @@ struct OutputRow {
     int64_t head;
     int64_t head_row; // token * q_heads + head
 
+    template <class Params>
     __device__ OutputRow(const Params& params, const Tile& tile, uint32_t half, uint32_t row) {
         const int64_t token = tile.first_token + static_cast<int64_t>(half) * G::tokens_per_half + row / G::pack;
         live = row < G::live_rows && token < tile.q_len;
@@ -49,6 +37,7 @@ struct Normaliser {
     float factor;
     float lse;
 
+    template <class Params>
     __device__ Normaliser(const Params& params, int64_t head, float maximum, float sum) {
         const Scales scales(params);
         const float natural = maximum * scales.bmm1;
@@ -67,18 +56,18 @@ struct Normaliser {
 
     // Rows that see nothing are zero, whatever the products left.
     __device__ uint32_t pack(float a, float b, float c, float d) const {
-        return factor == 0 ? 0 : pack_e4m3(a * factor, b * factor, c * factor, d * factor);
+        return pack_scaled(factor, a, b, c, d);
     }
 };
 
 // Row of the partial results [tiles, splits, 2, half_rows].
-template <class G>
+template <class G, class Params>
 __device__ uint64_t partial_row(const Params& params, const Tile& tile, uint32_t split, uint32_t half, uint32_t row) {
     return ((static_cast<uint64_t>(tile.index) * params.splits + split) * halves + half) * G::half_rows + row;
 }
 
 // One warp merges one row: lane = four columns. Splits in order, so that the bits do not depend on who merges.
-template <class G>
+template <class G, class Params>
 __device__ void merge_row(const Params& params, const Tile& tile, uint32_t half, uint32_t in_half, uint32_t lane) {
     const OutputRow<G> row(params, tile, half, in_half);
     if (!row.live) {
@@ -114,7 +103,7 @@ __device__ void merge_row(const Params& params, const Tile& tile, uint32_t half,
 }
 
 // The threads that write a tile's output: `threads` of them, meeting at a named barrier.
-template <class G, uint32_t barrier, uint32_t threads>
+template <class G, class Params, uint32_t barrier, uint32_t threads>
 struct Merger {
     const Params& params;
     uint32_t& flag; // in shared memory

@@ -32,7 +32,7 @@ namespace bakewell {
 using S = Schedule;
 
 using G = Geometry<128, S::pack>;
-using Walk = TileWalk<G>;
+using Walk = TileWalk<G, Params>;
 
 constexpr int warpgroup_threads = 128;
 constexpr int page_slots = 6;
@@ -566,7 +566,7 @@ class Correction {
     PhaseCursor slot_written[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
     PhaseCursor o_full[halves] = {PhaseCursor::waits_first(), PhaseCursor::waits_first()};
     Walk walk;
-    Merger<G, static_cast<uint32_t>(NamedBarrier::Merge), warpgroup_threads> merger;
+    Merger<G, Params, static_cast<uint32_t>(NamedBarrier::Merge), warpgroup_threads> merger;
 
     static constexpr bool early_release = S::scale_release == ScaleRelease::after_read;
 

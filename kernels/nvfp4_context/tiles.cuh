@@ -5,8 +5,6 @@
 // forth and back. Counts are below 2^31, which the plan checks.
 #pragma once
 
-#include "params.cuh"
-
 #include <cstdint>
 
 namespace bakewell {
@@ -53,7 +51,7 @@ struct Tile {
     }
 };
 
-template <class G>
+template <class G, class Params>
 class TileWalk {
     const Params& params;
     uint32_t round = 0;

@@ -2,6 +2,7 @@
 //!
 //! | changed | |
 //! |---|---|
+//! | family paged or expanded | equal bytes |
 //! | nothing (run again, also without clearing anything) | equal bytes |
 //! | factors on the host or on the device | equal bytes |
 //! | order of the pages in the pool, spare pages, cache slots past the length | equal bytes |
@@ -9,13 +10,39 @@
 //! | lengths between launches of one binding | as if bound anew: equal bytes |
 //! | number of SMs (in `schedules.rs`) | equal bytes |
 
+use bakewell::nvfp4_context::Family;
 use bakewell::{Device, Stream};
 use bakewell_conformance::nvfp4_context::{Inputs, ScaleOrigin, Spec};
 use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
 
-use super::{generated, subjects};
+use super::{generated, goldens, mixed, pinned, subjects};
+
+/// On the device's own terms: the same arithmetic in the same order, whoever expands the cache.
+#[test]
+fn the_expanded_family_gives_the_bytes_of_the_paged_one() {
+    on_every_engine(|device| {
+        let groups = [1, 5, 8].map(|group| {
+            let spec =
+                Spec { q_heads: 2 * group, kv_heads: 2, q_lens: vec![90, 1], kv_lens: vec![400, 131], sinks: true };
+            generated(&spec, None)
+        });
+        let goldens = goldens().into_iter().map(|golden| golden.inputs);
+        for mut inputs in goldens.chain(groups).chain([generated(&mixed(), None)]) {
+            inputs.problem.lse = true;
+            for splits in [1, 3] {
+                inputs.problem.num_splits = Some(splits);
+                let expanded = pinned(&inputs, Family::Expanded);
+                if device.plan(&expanded.problem).is_ok() {
+                    let paged = outputs(device, &pinned(&inputs, Family::Paged))?;
+                    equal(&format!("{:?}", inputs.problem), &paged, &outputs(device, &expanded)?)?;
+                }
+            }
+        }
+        Ok(())
+    });
+}
 
 #[test]
 fn running_again_and_factors_on_the_device_give_equal_bytes() {

@@ -14,7 +14,7 @@ mod schedules;
 mod values;
 
 use bakewell::Device;
-use bakewell::nvfp4_context::Family;
+use bakewell::nvfp4_context::{Family, Nvfp4Context};
 use bakewell_conformance::Golden;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
 use bakewell_tests::data;
@@ -41,9 +41,16 @@ fn few() -> Spec {
     Spec { q_lens: vec![4, 1, 0, 2, 3], ..mixed() }
 }
 
-/// Inputs of several tiles for the paged family, and few query rows for each way to decode that the device has.
+/// The inputs pinned to a family, for a device that has it.
+fn pinned(inputs: &Inputs, family: Family) -> Inputs {
+    Inputs { problem: Nvfp4Context { family: Some(family), ..inputs.problem.clone() }, ..inputs.clone() }
+}
+
+/// Inputs of several tiles for each tiled family, and few query rows for each way to decode, that the device has.
 fn subjects(device: &Device) -> Vec<Inputs> {
-    let paged = [1, 2].map(|splits| generated(&mixed(), Some(splits)));
+    let tiled = [1, 2].map(|splits| generated(&mixed(), Some(splits)));
+    let tiled = tiled.iter().flat_map(|inputs| [Family::Paged, Family::Expanded].map(|family| pinned(inputs, family)));
+    let tiled = tiled.filter(|inputs| device.plan(&inputs.problem).is_ok());
     let few = generated(&few(), None).ways(device).into_iter().map(|(_, inputs)| inputs);
-    paged.into_iter().chain(few.filter(|inputs| inputs.problem.family == Some(Family::Decode))).collect()
+    tiled.chain(few.filter(|inputs| inputs.problem.family == Some(Family::Decode))).collect()
 }

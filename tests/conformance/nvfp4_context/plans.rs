@@ -196,6 +196,39 @@ fn few_query_rows_decode() {
     assert!(decoded > 0);
 }
 
+/// Many query rows over many keys expand the cache on sm90: a CTA for each block of each head of each request, and a workspace of their
+/// tiles, which stays below a GiB unless the family is pinned.
+#[test]
+fn many_query_rows_expand_the_cache() {
+    let sm90 = architectures().find(|architecture| architecture.arch == Arch::Sm90).unwrap();
+    let mut expanded = 0;
+    for pinned in problems() {
+        for family in [None, Some(Family::Expanded)] {
+            let problem = Nvfp4Context { family, ..pinned.clone() };
+            let decision = decide(&problem, sm90, 132).unwrap();
+            let what = format!("{problem:?}: {decision}");
+            let blocks = problem.max_kv_len.div_ceil(128).max(1);
+            let bytes = problem.batch * problem.kv_heads * blocks * 2 * 128 * 128;
+            let rows = problem.max_q_len * problem.group_size().unwrap();
+            let wanted = family.is_some() || (rows >= 512 && problem.max_kv_len >= 512 && bytes <= 1 << 30);
+            assert_eq!(decision.schedule.family() == Family::Expanded, wanted, "{what}");
+            let Some(expansion) = decision.expansion else {
+                assert!(!wanted, "{what}");
+                continue;
+            };
+            expanded += 1;
+            expansion.launch.validate(Arch::Sm90).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(u64::from(expansion.key_blocks), blocks, "{what}");
+            let ctas = problem.batch * problem.kv_heads * blocks;
+            assert_eq!(expansion.launch.grid.map(u64::from), [ctas, 1, 1], "{what}");
+            assert_eq!(decision.workspace.region("expanded").unwrap().bytes, bytes, "{what}");
+            assert_eq!(decision.workspace.region("completed").is_some(), decision.splits > 1, "{what}");
+            assert!(what.contains("sm90/nvfp4_context-dequantise"), "{what}");
+        }
+    }
+    assert!(expanded > 0);
+}
+
 /// A pinned family is taken or refused by name.
 #[test]
 fn a_pinned_family_is_kept() {
@@ -206,6 +239,10 @@ fn a_pinned_family_is_kept() {
             matches!(error, Error::NoProgram { .. }) && error.to_string().contains("decode family for 20 query rows"),
             "{error}"
         );
+        if architecture.arch != Arch::Sm90 {
+            let error = decide(&Nvfp4Context { family: Some(Family::Expanded), ..many.clone() }, architecture, 132);
+            assert!(error.unwrap_err().to_string().contains("expanded family for 20 query rows"));
+        }
         let paged = Nvfp4Context { family: Some(Family::Paged), ..Nvfp4Context::default() };
         assert_eq!(decide(&paged, architecture, 132).unwrap().schedule.family(), Family::Paged);
     }
@@ -249,7 +286,7 @@ proptest! {
             prop_assert_eq!(decision.launch.is_none(), problem.is_empty());
             if let Some(launch) = decision.launch {
                 prop_assert!(launch.validate(decision.arch).is_ok());
-                let persistent = decision.schedule.family() == Family::Paged;
+                let persistent = decision.schedule.family() != Family::Decode;
                 prop_assert!(!persistent || launch.grid[0] <= sm_count);
             }
         }

@@ -1,13 +1,14 @@
 //! Schedules, SM counts, and orders of warps and of asynchronous work: equal bytes, no finding.
 
 use bakewell::emulator::CompletionPolicy;
+use bakewell::nvfp4_context::Family;
 use bakewell::{Arch, Device};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
 use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
 use bakewell_tests::runs::{equal, outputs};
 
-use super::{generated, goldens, mixed};
+use super::{generated, goldens, mixed, pinned};
 
 /// The architectures with tensor memory: one kernel source, one schedule each.
 const TENSOR_MEMORY: [Arch; 4] = [Arch::Sm100, Arch::Sm103, Arch::Sm107, Arch::Sm110];
@@ -47,9 +48,15 @@ fn mixed_problem() -> bakewell::nvfp4_context::Nvfp4Context {
 fn the_number_of_sms_does_not_matter() {
     let spec = Spec { q_heads: 8, kv_heads: 2, q_lens: vec![70, 1], kv_lens: vec![200, 150], sinks: false };
     for arch in Arch::ALL {
-        for splits in [1, 2] {
-            let inputs = generated(&spec, Some(splits));
-            let all = run(&device(arch, |_| ()), "all SMs", &inputs);
+        let every = device(arch, |_| ());
+        let ways = [(Family::Paged, 1), (Family::Paged, 2), (Family::Expanded, 1), (Family::Expanded, 2)];
+        for (family, splits) in ways {
+            let inputs = pinned(&generated(&spec, Some(splits)), family);
+            if every.plan(&inputs.problem).is_err() {
+                assert!(family == Family::Expanded && arch != Arch::Sm90);
+                continue;
+            }
+            let all = run(&every, "all SMs", &inputs);
             for sm_count in [1, 3] {
                 let few = device(arch, |options| options.sm_count = sm_count);
                 let plan = few.plan(&inputs.problem).unwrap();

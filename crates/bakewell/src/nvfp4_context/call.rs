@@ -10,7 +10,7 @@ use bakewell_core::{Architecture, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
-use super::{Decision, Nvfp4Context, decide, tensors};
+use super::{Decision, Expansion, Nvfp4Context, decide, tensors};
 use crate::arguments::{Argument, Arguments, address_or_null};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -119,7 +119,8 @@ impl Problem for Nvfp4Context {
     }
 
     fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
-        decision.launch.iter().map(|_| decision.schedule as &'static dyn Schedule).collect()
+        let first = decision.expansion.map(|expansion| expansion.schedule as &'static dyn Schedule);
+        first.into_iter().chain(decision.launch.map(|_| decision.schedule as &'static dyn Schedule)).collect()
     }
 
     fn check(&self, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
@@ -129,6 +130,9 @@ impl Problem for Nvfp4Context {
     fn bind(&self, decision: &Decision, args: &Nvfp4ContextArgs<'_>, binder: &mut Binder<'_>) -> Result<()> {
         let Some(config) = decision.launch else { return Ok(()) };
         binder.clear_region("completed")?;
+        if let Some(expansion) = &decision.expansion {
+            binder.launch(expansion.schedule, expansion.launch, expansion_params(self, expansion, args, binder)?)?;
+        }
         let params = params(self, decision, args, binder)?;
         binder.launch(decision.schedule, config, params)
     }
@@ -148,16 +152,18 @@ fn params(
 ) -> Result<Vec<u8>> {
     let mut block = ParamBlock::new(decision.schedule.params());
     common(&mut block, problem, decision, args, binder)?;
-    match decision.schedule.family() {
+    let schedule = decision.schedule;
+    match schedule.family() {
         Family::Paged => {
-            for (field, tensor, request) in tensors::maps(problem, decision.schedule, args) {
-                block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
-            }
-            block
-                .u32("units_per_request", decision.units_per_request)?
-                .u32("units", decision.units)?
-                .u32("m_blocks", decision.m_blocks)?
-                .u32("work_items", decision.work_items)?;
+            put_map(&mut block, binder, tensors::queries(problem, schedule, args))?;
+            put_cache(&mut block, problem, args, binder)?;
+            put_tiles(&mut block, decision)?;
+        }
+        Family::Expanded => {
+            let key_blocks = decision.expansion.map_or(0, |expansion| expansion.key_blocks);
+            put_map(&mut block, binder, tensors::queries(problem, schedule, args))?;
+            put_tiles(&mut block, decision)?;
+            block.pointer("expanded", binder.region("expanded"))?.u32("key_blocks", key_blocks)?;
         }
         Family::Decode => {
             let tensors = [&args.q, &args.k_packed, &args.v_packed, &args.k_scale, &args.v_scale];
@@ -167,13 +173,65 @@ fn params(
             for (field, stride) in tensors::strides_of(args) {
                 block.u64(field, stride)?;
             }
-            block.u32("kv_heads", decision.units_per_request)?;
+            put_table(&mut block, args)?.u32("kv_heads", decision.units_per_request)?;
         }
     }
     block.finish()
 }
 
-/// The fields of both families.
+/// The block of the launch that expands the cache.
+fn expansion_params(
+    problem: &Nvfp4Context,
+    expansion: &Expansion,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<Vec<u8>> {
+    let mut block = ParamBlock::new(expansion.schedule.params());
+    put_cache(&mut block, problem, args, binder)?;
+    block
+        .pointer("seq_lens_kv", args.seq_lens_kv.address())?
+        .pointer("cu_seqlens_q", args.cu_seqlens_q.address())?
+        .pointer("expanded", binder.region("expanded"))?
+        // Below 2^30 by `validate`.
+        .u32("kv_heads", problem.kv_heads as u32)?
+        .u32("key_blocks", expansion.key_blocks)?;
+    block.finish()
+}
+
+fn put_map(block: &mut ParamBlock, binder: &Binder<'_>, (field, tensor, request): tensors::Map) -> Result<()> {
+    block.tensor_map(field, &binder.tensor_map(tensor, &request)?)?;
+    Ok(())
+}
+
+/// The cache and the table of its pages.
+fn put_cache(
+    block: &mut ParamBlock,
+    problem: &Nvfp4Context,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<()> {
+    for map in tensors::cache(problem, args) {
+        put_map(block, binder, map)?;
+    }
+    put_table(block, args)?;
+    Ok(())
+}
+
+fn put_table<'b>(block: &'b mut ParamBlock, args: &Nvfp4ContextArgs<'_>) -> Result<&'b mut ParamBlock> {
+    block.pointer("page_table", args.page_table.address())?.u64("page_table_stride", args.page_table.strides()[0])
+}
+
+/// How tiles are dealt.
+fn put_tiles(block: &mut ParamBlock, decision: &Decision) -> Result<()> {
+    block
+        .u32("units_per_request", decision.units_per_request)?
+        .u32("units", decision.units)?
+        .u32("m_blocks", decision.m_blocks)?
+        .u32("work_items", decision.work_items)?;
+    Ok(())
+}
+
+/// The fields of every family.
 fn common(
     block: &mut ParamBlock,
     problem: &Nvfp4Context,
@@ -186,7 +244,6 @@ fn common(
         block.pointer(region, binder.region(region))?;
     }
     block
-        .pointer("page_table", args.page_table.address())?
         .pointer("seq_lens_kv", args.seq_lens_kv.address())?
         .pointer("cu_seqlens_q", args.cu_seqlens_q.address())?
         .pointer("out", args.out.address())?
@@ -194,7 +251,6 @@ fn common(
         .pointer("sinks", address_or_null(args.sinks.as_ref()))?
         .pointer("bmm1_device", address_or_null(bmm1_device.as_ref()))?
         .pointer("bmm2_device", address_or_null(bmm2_device.as_ref()))?
-        .u64("page_table_stride", args.page_table.strides()[0])?
         .f32("bmm1_scale", bmm1)?
         .f32("bmm2_scale", bmm2)?
         // Below 2^30 by `validate`.

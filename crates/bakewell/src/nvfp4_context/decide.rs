@@ -6,7 +6,7 @@ use bakewell_core::program::program_name;
 use bakewell_core::route::{Facts, Route};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::nvfp4_context::{
-    BLOCK_KEYS, Choice, Engine, Family, HALVES, HEAD_DIM, Nvfp4Context as Schedule, facts,
+    BLOCK_KEYS, Choice, Engine, Family, HALVES, HEAD_DIM, Nvfp4Context as Schedule, TILE_BYTES, facts,
 };
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
@@ -31,12 +31,26 @@ pub struct Decision {
     pub splits: u32,
     /// Tiles times splits.
     pub work_items: u32,
+    /// The launch before, which expands the cache into the workspace.
+    pub expansion: Option<Expansion>,
     /// Geometry; `None` for an empty problem, which launches nothing.
     pub launch: Option<LaunchConfig>,
-    /// `partial_out`, `partial_max`, `partial_sum` and `completed` where splits merge through global memory.
+    /// `expanded` where a launch expands the cache; `partial_out`, `partial_max`, `partial_sum` and `completed` where splits
+    /// merge through global memory.
     pub workspace: WorkspaceLayout,
     /// Tensors that a launch would copy. This operation copies none.
     pub copies: Vec<String>,
+}
+
+/// A launch that expands the blocks of keys of every request, each once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expansion {
+    /// Schedule of its program.
+    pub schedule: &'static Schedule,
+    /// Blocks of keys of the longest request, at least one.
+    pub key_blocks: u32,
+    /// Geometry.
+    pub launch: LaunchConfig,
 }
 
 impl Decision {
@@ -49,10 +63,17 @@ impl Decision {
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let details = match self.schedule.family() {
-            Family::Paged => format!("pack {}, splits {}", self.schedule.pack, self.splits),
+            Family::Paged | Family::Expanded => format!("pack {}, splits {}", self.schedule.pack, self.splits),
             Family::Decode => format!("splits {}", self.splits),
         };
-        describe(f, &self.program(), self.launch.as_ref(), format_args!("{details}"), &self.workspace, &self.copies)
+        let programs = match &self.expansion {
+            Some(Expansion { schedule, launch, .. }) => {
+                let first = program_name(self.arch, Operation::Nvfp4Context, &schedule.variant());
+                format!("{first}: {launch}; {}", self.program())
+            }
+            None => self.program(),
+        };
+        describe(f, &programs, self.launch.as_ref(), format_args!("{details}"), &self.workspace, &self.copies)
     }
 }
 
@@ -66,7 +87,7 @@ pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_co
     check_sm_count(sm_count)?;
     let (choice, first) = route(problem, architecture)?;
     match first.family() {
-        Family::Paged => paged(problem, architecture, choice, sm_count),
+        Family::Paged | Family::Expanded => tiled(problem, architecture, choice, sm_count),
         Family::Decode => decode(problem, architecture, first, choice, sm_count),
     }
 }
@@ -76,7 +97,14 @@ pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_co
 fn route(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<(Choice, &'static Schedule)> {
     let table = &architecture.nvfp4_context;
     let query_rows = problem.max_q_len.saturating_mul(problem.group_size()?);
-    let facts = Facts(vec![(facts::QUERY_ROWS, query_rows), (facts::KV_HEADS, problem.kv_heads)]);
+    let heads = problem.batch.saturating_mul(problem.kv_heads);
+    let expanded_bytes = heads.saturating_mul(longest_blocks(problem)).saturating_mul(EXPANDED_BLOCK);
+    let facts = Facts(vec![
+        (facts::QUERY_ROWS, query_rows),
+        (facts::KV_HEADS, problem.kv_heads),
+        (facts::MAX_KEYS, problem.max_kv_len),
+        (facts::EXPANDED_BYTES, expanded_bytes),
+    ]);
     let holds = |route: &&Route<Choice>| route.when.iter().all(|bound| bound.holds(&facts));
     let admitted = table.routes.iter().filter(holds).find_map(|route| {
         let schedule = table.schedules.iter().find(|schedule| schedule.name == route.then.schedule)?;
@@ -88,7 +116,8 @@ fn route(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<
     })
 }
 
-fn paged(
+/// Tiles of query rows, dealt to as many CTAs as there are SMs.
+fn tiled(
     problem: &Nvfp4Context,
     architecture: &'static Architecture,
     choice: Choice,
@@ -114,6 +143,10 @@ fn paged(
         1 => unsplit,
         _ => find(unsplit.pack.into(), true).ok_or_else(|| no_program(architecture, "split keys"))?,
     };
+    let expansion = match schedule.family() {
+        Family::Expanded => Some(expansion(problem, architecture)?),
+        _ => None,
+    };
     let rows = [u64::from(tiles), u64::from(splits), u64::from(HALVES * schedule.half_rows())];
     finish(
         problem,
@@ -125,6 +158,7 @@ fn paged(
             m_blocks,
             splits,
             work_items,
+            expansion,
             launch: Some(LaunchConfig {
                 grid: [work_items.min(sm_count), 1, 1],
                 cluster: [1, 1, 1],
@@ -137,6 +171,36 @@ fn paged(
         },
         (splits > 1).then_some(&rows),
     )
+}
+
+/// Bytes of a block of keys of one head as expanded tiles of K and V.
+const EXPANDED_BLOCK: u64 = 2 * TILE_BYTES as u64;
+
+/// Blocks of keys of the longest request. A request without keys has one, of zeros.
+fn longest_blocks(problem: &Nvfp4Context) -> u64 {
+    problem.max_kv_len.div_ceil(BLOCK_KEYS.into()).max(1)
+}
+
+/// Grid: a CTA for each block of keys of each head of each request.
+fn expansion(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<Expansion> {
+    let mut schedules = architecture.nvfp4_context.schedules.iter();
+    let schedule = schedules
+        .find(|schedule| matches!(schedule.engine, Engine::Expand(_)))
+        .ok_or_else(|| no_program(architecture, "expansion of the cache"))?;
+    let key_blocks = tile_count("max_kv_len", longest_blocks(problem))?;
+    let heads = problem.batch.saturating_mul(problem.kv_heads);
+    let ctas = tile_count("max_kv_len", heads.saturating_mul(key_blocks.into()))?;
+    Ok(Expansion {
+        schedule,
+        key_blocks,
+        launch: LaunchConfig {
+            grid: [ctas, 1, 1],
+            cluster: [1, 1, 1],
+            block: schedule.threads(),
+            dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+            programmatic_serialization: false,
+        },
+    })
 }
 
 /// Grid `[batch, splits, kv_heads]`: a unit is a request and a KV head with its whole group.
@@ -169,6 +233,7 @@ fn decode(
             m_blocks: 1,
             splits,
             work_items,
+            expansion: None,
             launch: Some(LaunchConfig {
                 grid: [batch, splits, units_per_request],
                 cluster: [1, cluster, 1],
@@ -183,11 +248,16 @@ fn decode(
     )
 }
 
-/// Checks the geometry, adds a workspace for partial results of shape `rows` with a counter for each of the first
+/// Checks the geometry, adds a workspace for expanded tiles and one for partial results of shape `rows` with a counter for each of the first
 /// dimension, or drops all that an empty problem does not need.
 fn finish(problem: &Nvfp4Context, mut decision: Decision, partials: Option<&[u64; 3]>) -> Result<Decision> {
     if problem.is_empty() {
-        decision.launch = None;
+        (decision.launch, decision.expansion) = (None, None);
+    }
+    if let Some(Expansion { key_blocks, launch, .. }) = &decision.expansion {
+        launch.validate(decision.arch)?;
+        let shape = [problem.batch, problem.kv_heads, u64::from(*key_blocks), EXPANDED_BLOCK];
+        decision.workspace.push("expanded", DType::U8, &shape)?;
     }
     if let Some(launch) = &decision.launch {
         launch.validate(decision.arch)?;

@@ -27,7 +27,9 @@
 //!
 //! Without split, the same inputs give the same bytes of a family for any SM count, page order and batch, and on every
 //! schedule of the architectures with tensor memory. A split adds the order of the splits, which the plan fixes. The paged
-//! family rounds the weights to E4M3 as they enter the second product, decode to f16.
+//! family rounds the weights to E4M3 as they enter the second product, decode to f16. The expanded family, for many query
+//! rows, gives the bytes of the paged one; it expands the cache into the workspace first, 256 bytes for each token and KV
+//! head of `batch * max_kv_len`.
 //!
 //! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace.
 
@@ -46,7 +48,7 @@ use crate::arguments::group_size;
 
 pub use bakewell_core::schedule::nvfp4_context::Family;
 pub use call::{Nvfp4ContextArgs, Scale};
-pub use decide::{Decision, decide};
+pub use decide::{Decision, Expansion, decide};
 
 /// A planned problem on a device.
 pub type Plan = crate::Plan<Nvfp4Context>;

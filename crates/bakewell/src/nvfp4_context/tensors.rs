@@ -111,26 +111,29 @@ fn check_scales(args: &Nvfp4ContextArgs<'_>) -> Result<()> {
     }
 }
 
-/// The tensor maps of a call: parameter field, tensor, request.
-pub(super) fn maps(
-    problem: &Nvfp4Context,
-    schedule: &Schedule,
-    args: &Nvfp4ContextArgs<'_>,
-) -> [(&'static str, &'static str, TensorMapRequest); 5] {
+/// A tensor map: parameter field, tensor, request.
+pub(super) type Map = (&'static str, &'static str, TensorMapRequest);
+
+fn map(address: u64, dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle: Swizzle) -> TensorMapRequest {
+    TensorMapRequest::tiled(MapType::U8, address, dims, strides, box_dims, swizzle)
+}
+
+/// The map of the queries.
+pub(super) fn queries(problem: &Nvfp4Context, schedule: &Schedule, args: &Nvfp4ContextArgs<'_>) -> Map {
     let pack = u64::from(schedule.pack);
-    let map = |address, dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle| {
-        TensorMapRequest::tiled(MapType::U8, address, dims, strides, box_dims, swizzle)
-    };
-    let q = {
-        let strides = strides(&args.q);
-        map(
-            args.q.address(),
-            &[problem.head_dim, pack, problem.total_q, problem.q_heads / pack],
-            &[strides[1], strides[0], pack * strides[1]],
-            &[HEAD_DIM, schedule.pack, schedule.tokens_per_half(), 1],
-            Swizzle::B128,
-        )
-    };
+    let strides = strides(&args.q);
+    let request = map(
+        args.q.address(),
+        &[problem.head_dim, pack, problem.total_q, problem.q_heads / pack],
+        &[strides[1], strides[0], pack * strides[1]],
+        &[HEAD_DIM, schedule.pack, schedule.tokens_per_half(), 1],
+        Swizzle::B128,
+    );
+    ("q", "q", request)
+}
+
+/// The maps of the cache: a page of a head at a time.
+pub(super) fn cache(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> [Map; 4] {
     // A pool without pages serves empty caches only, whose page lies outside any tensor: no byte of it is read.
     let base = |view: &TensorView<'_>| if view.is_empty() { args.q.address() } else { view.address() };
     let pages = problem.num_pages.max(1);
@@ -157,7 +160,6 @@ pub(super) fn maps(
         )
     };
     [
-        ("q", "q", q),
         ("k", "k_packed", codes(&args.k_packed)),
         ("v", "v_packed", codes(&args.v_packed)),
         ("k_scale", "k_scale", scales(&args.k_scale)),

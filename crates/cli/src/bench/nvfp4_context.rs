@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Context, ensure};
 use bakewell::cuda::CudaRuntime;
-use bakewell::nvfp4_context::{Decision, Nvfp4Context, Nvfp4ContextArgs, Plan};
+use bakewell::nvfp4_context::{Decision, Family, Nvfp4Context, Nvfp4ContextArgs, Plan};
 use bakewell::{Buffer, Device, Result};
 use bakewell_conformance::call::{Buffers, TensorSpec, Views};
 use bakewell_conformance::nvfp4_context::call::{args, tensors};
@@ -34,12 +34,15 @@ pub(super) struct Shape {
     kv_heads: u64,
     #[serde(default)]
     num_splits: Option<u32>,
+    #[serde(default)]
+    family: Option<Family>,
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { batch, q_len, kv_len, q_heads, kv_heads, num_splits } = self;
+        let Shape { batch, q_len, kv_len, q_heads, kv_heads, num_splits, family } = self;
         write!(f, "{batch}x{q_len}x{kv_len} Hq{q_heads} Hkv{kv_heads}")?;
+        family.map_or(Ok(()), |family| write!(f, " {}", format!("{family:?}").to_lowercase()))?;
         num_splits.map_or(Ok(()), |splits| write!(f, " splits {splits}"))
     }
 }
@@ -61,7 +64,15 @@ pub(super) fn shapes(text: Option<&str>) -> anyhow::Result<Vec<Shape>> {
             (8, 1024, 1024, 64),
             (128, 1, 4096, 32),
         ]
-        .map(|(batch, q_len, kv_len, q_heads)| Shape { batch, q_len, kv_len, q_heads, kv_heads: 8, num_splits: None })
+        .map(|(batch, q_len, kv_len, q_heads)| Shape {
+            batch,
+            q_len,
+            kv_len,
+            q_heads,
+            kv_heads: 8,
+            num_splits: None,
+            family: None,
+        })
         .to_vec(),
     };
     for shape in &shapes {
@@ -84,6 +95,7 @@ impl Shape {
             max_q_len: self.q_len,
             max_kv_len: self.kv_len,
             num_splits: self.num_splits,
+            family: self.family,
             ..Nvfp4Context::default()
         }
     }

@@ -28,13 +28,20 @@ impl Case {
         (inputs.problem.num_splits, inputs.problem.family) = (self.num_splits, self.family);
         inputs
     }
+
+    /// Whether the device has the case's family: only the expanded one may be missing.
+    pub fn runs_on(&self, device: &Device) -> bool {
+        self.family != Some(Family::Expanded) || device.plan(&self.inputs().problem).is_ok()
+    }
 }
 
 /// The ways to compute: each family unsplit and split. Three splits of decode merge through global memory, two and eight
 /// in a cluster, sixteen in two clusters.
-pub const WAYS: [(&str, Family, u32); 7] = [
+pub const WAYS: [(&str, Family, u32); 9] = [
     ("paged", Family::Paged, 1),
     ("paged split", Family::Paged, 2),
+    ("expanded", Family::Expanded, 1),
+    ("expanded split", Family::Expanded, 2),
     ("decode", Family::Decode, 1),
     ("decode in a cluster", Family::Decode, 2),
     ("decode through global memory", Family::Decode, 3),
@@ -69,6 +76,8 @@ pub fn cases() -> Vec<Case> {
         for (suffix, splits) in [("", 1), (" split", 3)] {
             let name = format!("group_{group}{suffix}");
             cases.push(Case { name, spec: spec.clone(), num_splits: Some(splits), family: Some(Family::Paged) });
+            let name = format!("group_{group} expanded{suffix}");
+            cases.push(Case { name, spec: spec.clone(), num_splits: Some(splits), family: Some(Family::Expanded) });
         }
         let few = Spec { q_lens: vec![1, 16 / group as i32, 0, 1], ..spec };
         cases.push(Case { name: format!("group_{group} few rows"), spec: few, num_splits: Some(2), family: None });

@@ -42,8 +42,8 @@ impl Gates {
     pub fn of(arch: Option<Arch>, family: Family, splits: u32) -> Option<Gates> {
         match (family, arch, splits) {
             (Family::Decode, ..) | (_, _, 2..) => None,
-            (Family::Paged, Some(Arch::Sm90), _) => Some(Gates { equal: 0.95, neighbouring: 0.99 }),
-            (Family::Paged, ..) => Some(Gates { equal: 0.98, neighbouring: 0.995 }),
+            (Family::Paged | Family::Expanded, Some(Arch::Sm90), _) => Some(Gates { equal: 0.95, neighbouring: 0.99 }),
+            (Family::Paged | Family::Expanded, ..) => Some(Gates { equal: 0.98, neighbouring: 0.995 }),
         }
     }
 }

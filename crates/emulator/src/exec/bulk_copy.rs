@@ -247,8 +247,12 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BulkCopyOp) -> 
             copy.targets().try_for_each(|(_, bar)| mbarrier::check_live(machine, &copy.actor, bar))?;
         }
         machine.notify(warp, 1 << lane, &Event::Issue { operation: copy.operation });
-        let path = if op.direction == Direction::Store { Path::BulkStore } else { Path::BulkLoad };
-        machine.counters.add_bytes(path, u64::from(copy.size) * copy.targets().count() as u64);
+        // A store has one target, in global memory.
+        let (path, targets) = match op.direction {
+            Direction::Store => (Path::BulkStore, 1),
+            _ => (Path::BulkLoad, copy.targets().count() as u64),
+        };
+        machine.counters.add_bytes(path, u64::from(copy.size) * targets);
         if op.direction == Direction::Store {
             warp.copies.issue(Family::Bulk, 1 << lane, copy.operation);
         }

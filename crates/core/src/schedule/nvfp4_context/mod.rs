@@ -1,11 +1,18 @@
 //! Schedules of NVFP4 paged-context attention.
 
-use serde::{Deserialize, Serialize};
+mod engine;
+mod params;
+mod tables;
+
+use serde::Serialize;
 
 use super::{Budgets, Fact, Schedule, split_merge};
 use crate::Operation;
-use crate::params::{ParamField, ParamKind, ParamLayout};
-use crate::route::{Bound, Route};
+use crate::params::ParamLayout;
+
+pub use engine::*;
+pub use params::*;
+pub use tables::*;
 
 /// Elements of a head.
 pub const HEAD_DIM: u32 = 128;
@@ -17,123 +24,10 @@ pub const SCALE_GROUP: u32 = 16;
 pub const BLOCK_KEYS: u32 = 128;
 /// Halves of a tile of query rows.
 pub const HALVES: u32 = 2;
-
-/// How FP4 becomes E4M3. All give the same bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dequantise {
-    /// Packed multiply of E2M1 by E4M3 (sm_100a, sm_103a).
-    PackedMultiply,
-    /// By f16, where E2M1 converts to it (sm_107a, sm_110a).
-    F16,
-    /// By a table of the eight magnitudes of a block (sm_90a).
-    Table,
-}
-
-/// When a row's codes are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CodeReads {
-    /// Each 16 bytes before their use.
-    PerChunk,
-    /// The whole row first.
-    WholeRow,
-}
-
-/// When the correction warps hand a rescale slot back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScaleRelease {
-    /// As soon as it is read.
-    AfterRead,
-    /// After the other half's rescale and the next dequantisation.
-    AfterRescale,
-}
-
-/// Who initialises the barriers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BarrierInit {
-    /// Thread 0, one after another.
-    Thread0,
-    /// A lane of warp 0 each.
-    LanesOfWarp0,
-}
-
-/// How an output accumulator is rescaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rescale {
-    /// Load, multiply, store in turn.
-    InTurn,
-    /// The next columns load while the previous multiply.
-    Pipelined,
-}
-
-/// What only the tcgen05 kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Tcgen05 {
-    /// When a rescale slot is handed back.
-    pub scale_release: ScaleRelease,
-    /// Who initialises the barriers.
-    pub barrier_init: BarrierInit,
-    /// How an accumulator is rescaled.
-    pub rescale: Rescale,
-    /// Registers of a softmax thread.
-    pub softmax_registers: u32,
-    /// Registers of a correction thread.
-    pub correction_registers: u32,
-    /// Registers of a thread of the issuing warps.
-    pub issue_registers: u32,
-}
-
-/// What only the wgmma kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Wgmma {
-    /// Registers of a thread that loads and expands K.
-    pub key_registers: u32,
-    /// Registers of a thread that loads and expands V.
-    pub value_registers: u32,
-    /// Registers of a thread that computes.
-    pub consumer_registers: u32,
-}
-
-/// What only the decode kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Decode {
-    /// Query rows of a request and KV head, tokens times heads of the group, that a CTA computes.
-    pub columns: u32,
-    /// Warps, each with pages of its own.
-    pub warps: u32,
-    /// Pages that a warp loads before it needs them.
-    pub pages_ahead: u32,
-    /// CTAs that must fit one SM at once (register budget).
-    pub min_ctas_per_sm: u32,
-    /// Whether the kernel starts under programmatic dependent launch.
-    pub pdl: bool,
-}
-
-/// How a kernel works: what a problem may be pinned to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Family {
-    /// Tiles of query rows against blocks of 128 keys in shared memory, on tensor cores for FP8.
-    Paged,
-    /// Few query rows; every warp streams pages through registers.
-    Decode,
-}
-
-/// The kernel, with the facts that are its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Engine {
-    /// Tensor memory, 16 warps, halves of 128 rows.
-    Tcgen05(Tcgen05),
-    /// Warpgroup products, 16 warps, halves of 64 rows.
-    Wgmma(Wgmma),
-    /// Warp products in f16, few query rows.
-    Decode(Decode),
-}
+/// Bytes of a block of K or V of one head, packed with its scales.
+pub const PACKED_BYTES: u32 = BLOCK_KEYS * (HEAD_DIM / 2 + HEAD_DIM / SCALE_GROUP);
+/// Bytes of a block of K or V of one head as E4M3.
+pub const TILE_BYTES: u32 = BLOCK_KEYS * HEAD_DIM;
 
 /// One compiled variant of NVFP4 paged-context attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -157,81 +51,6 @@ pub struct Nvfp4Context {
     pub code_reads: CodeReads,
 }
 
-/// Fields of the paged kernels' parameter block. Shapes: see `kernels/nvfp4_context/params.cuh`.
-pub const PARAMS: ParamLayout = ParamLayout {
-    fields: &[
-        ParamField { name: "q", kind: ParamKind::TensorMap },
-        ParamField { name: "k", kind: ParamKind::TensorMap },
-        ParamField { name: "v", kind: ParamKind::TensorMap },
-        ParamField { name: "k_scale", kind: ParamKind::TensorMap },
-        ParamField { name: "v_scale", kind: ParamKind::TensorMap },
-        ParamField { name: "page_table", kind: ParamKind::Pointer },
-        ParamField { name: "seq_lens_kv", kind: ParamKind::Pointer },
-        ParamField { name: "cu_seqlens_q", kind: ParamKind::Pointer },
-        ParamField { name: "out", kind: ParamKind::Pointer },
-        ParamField { name: "lse", kind: ParamKind::Pointer },
-        ParamField { name: "sinks", kind: ParamKind::Pointer },
-        ParamField { name: "bmm1_device", kind: ParamKind::Pointer },
-        ParamField { name: "bmm2_device", kind: ParamKind::Pointer },
-        ParamField { name: "partial_out", kind: ParamKind::Pointer },
-        ParamField { name: "partial_max", kind: ParamKind::Pointer },
-        ParamField { name: "partial_sum", kind: ParamKind::Pointer },
-        ParamField { name: "completed", kind: ParamKind::Pointer },
-        ParamField { name: "page_table_stride", kind: ParamKind::U64 },
-        ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
-        ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
-        ParamField { name: "q_heads", kind: ParamKind::U32 },
-        ParamField { name: "heads_per_kv", kind: ParamKind::U32 },
-        ParamField { name: "units_per_request", kind: ParamKind::U32 },
-        ParamField { name: "units", kind: ParamKind::U32 },
-        ParamField { name: "m_blocks", kind: ParamKind::U32 },
-        ParamField { name: "splits", kind: ParamKind::U32 },
-        ParamField { name: "work_items", kind: ParamKind::U32 },
-    ],
-};
-
-/// Fields of the decode kernel's parameter block. Shapes: see `kernels/nvfp4_context/decode_params.cuh`.
-pub const DECODE_PARAMS: ParamLayout = ParamLayout {
-    fields: &[
-        ParamField { name: "q", kind: ParamKind::Pointer },
-        ParamField { name: "k", kind: ParamKind::Pointer },
-        ParamField { name: "v", kind: ParamKind::Pointer },
-        ParamField { name: "k_scale", kind: ParamKind::Pointer },
-        ParamField { name: "v_scale", kind: ParamKind::Pointer },
-        ParamField { name: "page_table", kind: ParamKind::Pointer },
-        ParamField { name: "seq_lens_kv", kind: ParamKind::Pointer },
-        ParamField { name: "cu_seqlens_q", kind: ParamKind::Pointer },
-        ParamField { name: "out", kind: ParamKind::Pointer },
-        ParamField { name: "lse", kind: ParamKind::Pointer },
-        ParamField { name: "sinks", kind: ParamKind::Pointer },
-        ParamField { name: "bmm1_device", kind: ParamKind::Pointer },
-        ParamField { name: "bmm2_device", kind: ParamKind::Pointer },
-        ParamField { name: "partial_out", kind: ParamKind::Pointer },
-        ParamField { name: "partial_max", kind: ParamKind::Pointer },
-        ParamField { name: "partial_sum", kind: ParamKind::Pointer },
-        ParamField { name: "completed", kind: ParamKind::Pointer },
-        ParamField { name: "q_token_stride", kind: ParamKind::U64 },
-        ParamField { name: "q_head_stride", kind: ParamKind::U64 },
-        ParamField { name: "k_page_stride", kind: ParamKind::U64 },
-        ParamField { name: "k_head_stride", kind: ParamKind::U64 },
-        ParamField { name: "k_token_stride", kind: ParamKind::U64 },
-        ParamField { name: "v_page_stride", kind: ParamKind::U64 },
-        ParamField { name: "v_head_stride", kind: ParamKind::U64 },
-        ParamField { name: "v_token_stride", kind: ParamKind::U64 },
-        ParamField { name: "k_scale_page_stride", kind: ParamKind::U64 },
-        ParamField { name: "k_scale_head_stride", kind: ParamKind::U64 },
-        ParamField { name: "v_scale_page_stride", kind: ParamKind::U64 },
-        ParamField { name: "v_scale_head_stride", kind: ParamKind::U64 },
-        ParamField { name: "page_table_stride", kind: ParamKind::U64 },
-        ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
-        ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
-        ParamField { name: "q_heads", kind: ParamKind::U32 },
-        ParamField { name: "heads_per_kv", kind: ParamKind::U32 },
-        ParamField { name: "kv_heads", kind: ParamKind::U32 },
-        ParamField { name: "splits", kind: ParamKind::U32 },
-    ],
-};
-
 /// Facts that route tables may bound.
 pub mod facts {
     use crate::route::FactName;
@@ -240,50 +59,11 @@ pub mod facts {
     pub const QUERY_ROWS: FactName = "query_rows";
     /// KV heads.
     pub const KV_HEADS: FactName = "kv_heads";
+    /// Bound of a request's keys.
+    pub const MAX_KEYS: FactName = "max_keys";
+    /// Bytes of the whole cache as expanded tiles, which [`super::Family::Expanded`] takes as workspace.
+    pub const EXPANDED_BYTES: FactName = "expanded_bytes";
 }
-
-/// Packs that have programs of their own; any other group runs with pack 1.
-pub const PACKS: [u32; 9] = [1, 2, 4, 5, 6, 7, 8, 12, 16];
-
-/// A schedule for each of [`PACKS`], unsplit and split, which may differ in registers. The order: all unsplit, then all
-/// split.
-pub const fn every_pack(unsplit: Nvfp4Context, split: Nvfp4Context) -> [Nvfp4Context; 18] {
-    let mut all = [unsplit; 18];
-    let mut i = 0;
-    while i < all.len() {
-        let schedule = if i < PACKS.len() { unsplit } else { split };
-        all[i] = Nvfp4Context { pack: PACKS[i % PACKS.len()], split: i >= PACKS.len(), ..schedule };
-        i += 1;
-    }
-    all
-}
-
-/// Those of [`every_pack`], then decode's.
-pub const fn with_decode(paged: [Nvfp4Context; 18]) -> [Nvfp4Context; 20] {
-    let mut all = [Nvfp4Context::DECODE; 20];
-    let mut i = 0;
-    while i < paged.len() {
-        all[i] = paged[i];
-        i += 1;
-    }
-    all[i + 1] = Nvfp4Context::DECODE_C16;
-    all
-}
-
-/// KV heads that a grid of the decode kernel has room for.
-const DECODE_HEADS: Bound = Bound::up_to(facts::KV_HEADS, 65_535);
-
-/// The routes of decode.
-pub const DECODE_ROUTES: [Route<Choice>; 2] = [
-    Route {
-        when: &[Bound::up_to(facts::QUERY_ROWS, 8), DECODE_HEADS],
-        then: Choice { schedule: Nvfp4Context::DECODE.name, min_blocks: 1 },
-    },
-    Route {
-        when: &[Bound::up_to(facts::QUERY_ROWS, 16), DECODE_HEADS],
-        then: Choice { schedule: Nvfp4Context::DECODE_C16.name, min_blocks: 1 },
-    },
-];
 
 /// What a route chooses: schedules by name, and how short a split of the keys may be.
 ///
@@ -322,7 +102,12 @@ impl Nvfp4Context {
     /// The Hopper schedule.
     pub const WGMMA: Nvfp4Context = Nvfp4Context {
         name: "paged_k7",
-        engine: Engine::Wgmma(Wgmma { key_registers: 64, value_registers: 64, consumer_registers: 192 }),
+        engine: Engine::Wgmma(Wgmma {
+            key_registers: 64,
+            value_registers: 64,
+            consumer_registers: 192,
+            take_turns: false,
+        }),
         pack: 1,
         split: false,
         packed_stages: 7,
@@ -333,7 +118,12 @@ impl Nvfp4Context {
 
     /// The Hopper schedule of split tiles: their producers keep a few more values.
     pub const WGMMA_SPLIT: Nvfp4Context = Nvfp4Context {
-        engine: Engine::Wgmma(Wgmma { key_registers: 72, value_registers: 72, consumer_registers: 184 }),
+        engine: Engine::Wgmma(Wgmma {
+            key_registers: 72,
+            value_registers: 72,
+            consumer_registers: 184,
+            take_turns: false,
+        }),
         ..Nvfp4Context::WGMMA
     };
 
@@ -356,20 +146,43 @@ impl Nvfp4Context {
         ..Nvfp4Context::DECODE
     };
 
+    /// Attention over expanded tiles.
+    pub const EXPANDED: Nvfp4Context = Nvfp4Context {
+        name: "expanded_k6",
+        engine: Engine::Expanded(Expanded { load_registers: 24, consumer_registers: 240, take_turns: true }),
+        pack: 1,
+        split: false,
+        packed_stages: 0,
+        expanded_stages: 6,
+        dequantise: Dequantise::Table,
+        code_reads: CodeReads::PerChunk,
+    };
+
+    /// Expands the tiles of the former.
+    pub const EXPAND: Nvfp4Context = Nvfp4Context {
+        name: "dequantise",
+        engine: Engine::Expand(Expand { min_ctas_per_sm: 4 }),
+        packed_stages: 1,
+        expanded_stages: 1,
+        ..Nvfp4Context::EXPANDED
+    };
+
     /// How the kernel works.
     pub const fn family(&self) -> Family {
         match self.engine {
             Engine::Tcgen05(_) | Engine::Wgmma(_) => Family::Paged,
             Engine::Decode(_) => Family::Decode,
+            Engine::Expanded(_) | Engine::Expand(_) => Family::Expanded,
         }
     }
 
-    /// Query rows of half a tile; all rows of a decode kernel.
+    /// Query rows of half a tile; all rows of a decode kernel; none where nothing attends.
     pub const fn half_rows(&self) -> u32 {
         match self.engine {
             Engine::Tcgen05(_) => 128,
-            Engine::Wgmma(_) => 64,
+            Engine::Wgmma(_) | Engine::Expanded(_) => 64,
             Engine::Decode(decode) => decode.columns,
+            Engine::Expand(_) => 0,
         }
     }
 
@@ -383,11 +196,13 @@ impl Nvfp4Context {
         HALVES * self.tokens_per_half()
     }
 
-    /// Threads of a CTA: four warpgroups, or decode's warps.
+    /// Threads of a CTA: whole warpgroups, or decode's warps.
     pub const fn threads(&self) -> u32 {
         match self.engine {
             Engine::Tcgen05(_) | Engine::Wgmma(_) => 512,
             Engine::Decode(decode) => 32 * decode.warps,
+            Engine::Expanded(_) => 384,
+            Engine::Expand(_) => 256,
         }
     }
 
@@ -395,7 +210,7 @@ impl Nvfp4Context {
     const fn rings(&self) -> u32 {
         match self.engine {
             Engine::Tcgen05(_) => 1,
-            Engine::Wgmma(_) => 2,
+            Engine::Wgmma(_) | Engine::Expanded(_) | Engine::Expand(_) => 2,
             Engine::Decode(_) => 0,
         }
     }
@@ -404,12 +219,14 @@ impl Nvfp4Context {
     ///
     /// tcgen05: rings of packed tiles, expanded tiles and 6 slots of page ids; six pairs between the roles of the two
     /// halves (queries, scores, weights twice, rescale slot twice, turns, outputs: sixteen) and one for the queries'
-    /// release. wgmma: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that of the merge.
+    /// release. wgmma and expanded: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that of the
+    /// merge. expand: one for each of K and V.
     pub const fn barriers(&self) -> u32 {
         let rings = self.rings() * (self.packed_stages + self.expanded_stages);
         match self.engine {
             Engine::Tcgen05(_) => 2 * (rings + 6) + 8 * HALVES + 1,
-            Engine::Wgmma(_) => 2 * (rings + 2),
+            Engine::Wgmma(_) | Engine::Expanded(_) => 2 * (rings + 2),
+            Engine::Expand(_) => 2,
             Engine::Decode(_) => split_merge::BARRIER_BYTES / 8,
         }
     }
@@ -419,14 +236,15 @@ impl Nvfp4Context {
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
             Engine::Tcgen05(_) => (4096, 1),
-            Engine::Wgmma(_) => (1024, 2),
+            Engine::Wgmma(_) | Engine::Expanded(_) => (1024, 2),
+            Engine::Expand(_) => (128, 0),
             Engine::Decode(Decode { columns, warps, .. }) => {
                 return split_merge::shared_bytes(warps, columns, HEAD_DIM) + 256 * 8;
             }
         };
         let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
-        let expanded = self.rings() * self.expanded_stages * BLOCK_KEYS * HEAD_DIM;
-        let packed = self.rings() * self.packed_stages * BLOCK_KEYS * (HEAD_DIM / 2 + HEAD_DIM / SCALE_GROUP);
+        let expanded = self.rings() * self.expanded_stages * TILE_BYTES;
+        let packed = self.rings() * self.packed_stages * PACKED_BYTES;
         head + queries + expanded + packed
     }
 }
@@ -437,7 +255,7 @@ impl Schedule for Nvfp4Context {
     }
 
     fn variant(&self) -> String {
-        if self.family() == Family::Decode {
+        if let Engine::Decode(_) | Engine::Expand(_) = self.engine {
             return self.name.to_owned();
         }
         format!("{}_g{}{}", self.name, self.pack, if self.split { "_split" } else { "" })
@@ -448,6 +266,8 @@ impl Schedule for Nvfp4Context {
             Engine::Tcgen05(_) => ("nvfp4_context/tcgen05.cu", "nvfp4_context_tcgen05"),
             Engine::Wgmma(_) => ("nvfp4_context/wgmma.cu", "nvfp4_context_wgmma"),
             Engine::Decode(_) => ("nvfp4_context/decode.cu", "nvfp4_context_decode"),
+            Engine::Expanded(_) => ("nvfp4_context/expanded.cu", "nvfp4_context_expanded"),
+            Engine::Expand(_) => ("nvfp4_context/dequantise.cu", "nvfp4_context_dequantise"),
         }
     }
 
@@ -505,7 +325,14 @@ impl Schedule for Nvfp4Context {
                 Fact::int("key_registers", engine.key_registers),
                 Fact::int("value_registers", engine.value_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
+                Fact::bool("take_turns", engine.take_turns),
             ]),
+            Engine::Expanded(engine) => facts.extend([
+                Fact::int("load_registers", engine.load_registers),
+                Fact::int("consumer_registers", engine.consumer_registers),
+                Fact::bool("take_turns", engine.take_turns),
+            ]),
+            Engine::Expand(engine) => facts.push(Fact::int("min_ctas_per_sm", engine.min_ctas_per_sm)),
             Engine::Decode(_) => {}
         }
         facts
@@ -518,15 +345,17 @@ impl Schedule for Nvfp4Context {
             barrier_bytes: 8 * self.barriers(),
             tmem_columns: match self.engine {
                 Engine::Tcgen05(_) => 512,
-                Engine::Wgmma(_) | Engine::Decode(_) => 0,
+                _ => 0,
             },
         }
     }
 
     fn params(&self) -> ParamLayout {
-        match self.family() {
-            Family::Paged => PARAMS,
-            Family::Decode => DECODE_PARAMS,
+        match self.engine {
+            Engine::Tcgen05(_) | Engine::Wgmma(_) => PARAMS,
+            Engine::Decode(_) => DECODE_PARAMS,
+            Engine::Expanded(_) => EXPANDED_PARAMS,
+            Engine::Expand(_) => DEQUANTISE_PARAMS,
         }
     }
 
@@ -535,6 +364,8 @@ impl Schedule for Nvfp4Context {
             Engine::Tcgen05(_) => &["UTCQMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
             Engine::Wgmma(_) => &["QGMMA", "UTMALDG", "SYNCS"],
             Engine::Decode(_) => &["LDG.E", "HMMA"],
+            Engine::Expanded(_) => &["QGMMA", "UBLKCP", "SYNCS"],
+            Engine::Expand(_) => &["UTMALDG", "UBLKCP", "SYNCS"],
         }
     }
 }
@@ -550,6 +381,9 @@ mod tests {
         let k8 = Nvfp4Context::TCGEN05;
         assert_eq!((k8.barriers(), k8.dynamic_shared_bytes()), (51, 159_744));
         assert_eq!((Nvfp4Context::WGMMA.barriers(), Nvfp4Context::WGMMA.dynamic_shared_bytes()), (40, 228_352));
+        let expanded = Nvfp4Context::EXPANDED;
+        assert_eq!((expanded.barriers(), expanded.dynamic_shared_bytes()), (28, 230_400));
+        assert_eq!((Nvfp4Context::EXPAND.barriers(), Nvfp4Context::EXPAND.dynamic_shared_bytes()), (2, 51_328));
         let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
         assert_eq!(decode, [(1, 40_464), (1, 78_864)]);
     }
@@ -577,5 +411,7 @@ mod tests {
             let groups = engine.key_registers + engine.value_registers + 2 * engine.consumer_registers;
             assert!(groups * 128 <= 65_536);
         }
+        let Engine::Expanded(engine) = Nvfp4Context::EXPANDED.engine else { unreachable!() };
+        assert!((engine.load_registers + 2 * engine.consumer_registers) * 128 <= 65_536);
     }
 }

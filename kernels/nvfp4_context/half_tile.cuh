@@ -1,0 +1,217 @@
+// The arithmetic of half a tile on sm_90a: mask, softmax, rescale and output of 64 query rows, whose scores and output the
+// warpgroup's threads have in registers as the tensor cores leave them.
+#pragma once
+
+#include "../device/softmax.cuh"
+#include "../device/wgmma.cuh"
+#include "output.cuh"
+#include "schedule.cuh"
+
+#include <cmath>
+#include <cstdint>
+
+namespace bakewell {
+
+using S = Schedule;
+using G = Geometry<64, S::pack>;
+
+constexpr int warpgroup_threads = 128;
+constexpr int rows_per_thread = 2; // 8 apart
+
+// Softmax state of the two rows of a thread. The sum is of this thread's columns only, until the end of the tile.
+struct Rows {
+    float maximum[rows_per_thread] = {-INFINITY, -INFINITY};
+    float sum[rows_per_thread] = {0, 0};
+};
+
+// The weights of a block in E4M3: operands of its steps.
+constexpr int weight_steps = block_keys / wgmma::e4m3_k;
+using Weights = uint32_t[weight_steps][4];
+
+// Element of an accumulator: row 0 or 1 of the thread, column pair of an 8-column group.
+__device__ constexpr int at(int row, int group, int element) { return 4 * group + 2 * row + element; }
+constexpr int column_groups = 16;
+
+// Largest of the four threads that share a row.
+__device__ inline float quad_max(float value) {
+    value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
+    return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
+}
+
+__device__ inline float quad_sum(float value) {
+    value += __shfl_xor_sync(~0u, value, 1);
+    return value + __shfl_xor_sync(~0u, value, 2);
+}
+
+// The arithmetic of a half: what is done to accumulators.
+struct HalfTile {
+    int lane;
+    float scale; // of scores, base 2
+
+    // Row of the half. What is made of the thread's index would else be kept over all tiles, in registers that the blocks
+    // need. PTX: mov.u32 %tid.x
+    static __device__ int row(int i) {
+        int thread;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        return thread % warpgroup_threads / 32 * 16 + thread % 32 / 4 + 8 * i;
+    }
+    __device__ int quad_lane() const { return lane % 4; }
+
+    // Keys from limit[row] on are not seen.
+    __device__ void mask(wgmma::Accumulator& s, const int (&limit)[rows_per_thread]) const {
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            if (limit[i] >= block_keys) {
+                continue;
+            }
+#pragma unroll
+            for (int group = 0; group < column_groups; ++group) {
+#pragma unroll
+                for (int element = 0; element < 2; ++element) {
+                    const int key = 8 * group + 2 * quad_lane() + element;
+                    float& score = s[at(i, group, element)];
+                    score = key < limit[i] ? score : -INFINITY;
+                }
+            }
+        }
+    }
+
+    // Scores to weights; returns the factors of the old output. The two rows go together: a warp has its scheduler almost
+    // to itself, so that four chains must hide the latency of maxima and exponentials.
+    __device__ void weigh(wgmma::Accumulator& s, Rows& rows, float (&factor)[rows_per_thread]) const {
+        float top[rows_per_thread][2];
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            top[i][0] = rows.maximum[i];
+            top[i][1] = s[at(i, 0, 0)];
+        }
+#pragma unroll
+        for (int group = 0; group < column_groups; ++group) {
+#pragma unroll
+            for (int i = 0; i < rows_per_thread; ++i) {
+                float& own = top[i][group % 2];
+                own = fmaxf(own, fmaxf(s[at(i, group, 0)], s[at(i, group, 1)]));
+            }
+        }
+        float shift[rows_per_thread], sums[rows_per_thread][2] = {};
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            const float maximum = quad_max(fmaxf(top[i][0], top[i][1]));
+            const float reference = (maximum == -INFINITY ? 0.0f : maximum) * scale;
+            // Equal maxima: exactly 1, whatever the rounding of the reference.
+            const bool moved = rows.maximum[i] > -INFINITY && rows.maximum[i] != maximum;
+            factor[i] = moved ? exp2_approx(fmaf(rows.maximum[i], scale, -reference)) : 1.0f;
+            rows.maximum[i] = maximum;
+            shift[i] = bias - reference;
+        }
+#pragma unroll
+        for (int group = 0; group < column_groups; ++group) {
+#pragma unroll
+            for (int i = 0; i < rows_per_thread; ++i) {
+#pragma unroll
+                for (int element = 0; element < 2; ++element) {
+                    float& score = s[at(i, group, element)];
+                    score = exp2_approx(fmaf(score, scale, shift[i]));
+                    sums[i][element] += score;
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            rows.sum[i] = fmaf(rows.sum[i], factor[i], sums[i][0] + sums[i][1]);
+        }
+    }
+
+    // The weights of a block, rounded to E4M3.
+    static __device__ void round(Weights& p, const wgmma::Accumulator& weights) {
+#pragma unroll
+        for (int step = 0; step < weight_steps; ++step) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int i = j % 2, group = 2 * (2 * step + j / 2); // two groups of a page
+                p[step][j] = pack_e4m3(weights[at(i, group, 0)], weights[at(i, group, 1)], weights[at(i, group + 1, 0)],
+                                       weights[at(i, group + 1, 1)]);
+            }
+        }
+    }
+
+    // output = factor * output + product
+    static __device__ void add(wgmma::Accumulator& output, const wgmma::Accumulator& product,
+                               const float (&factor)[rows_per_thread]) {
+#pragma unroll
+        for (int group = 0; group < column_groups; ++group) {
+#pragma unroll
+            for (int i = 0; i < rows_per_thread; ++i) {
+#pragma unroll
+                for (int element = 0; element < 2; ++element) {
+                    const int index = at(i, group, element);
+                    output[index] = fmaf(output[index], factor[i], product[index]);
+                }
+            }
+        }
+    }
+
+    // Bytes of one row: the quad's threads exchange pairs until each has 8 neighbouring columns of every fourth group.
+    __device__ void store_row(const Normaliser& normaliser, const wgmma::Accumulator& output, int i, uint8_t* out) const {
+        const bool odd = quad_lane() & 1, upper = quad_lane() & 2;
+        // Rows that see nothing are zero, whatever the products left; a mask, since a branch would keep every word twice.
+        const uint32_t seen = normaliser.factor == 0 ? 0 : ~0u;
+#pragma unroll
+        for (int first = 0; first < column_groups; first += 4) {
+            uint32_t word[2];
+#pragma unroll
+            for (int pair = 0; pair < 2; ++pair) {
+                const int group = first + 2 * pair;
+                // This thread's two columns of both groups; then four columns of one of them.
+                const auto scaled = [&](int group, int element) { return output[at(i, group, element)] * normaliser.factor; };
+                const uint32_t own = seen & pack_e4m3(scaled(group, 0), scaled(group, 1), scaled(group + 1, 0),
+                                                      scaled(group + 1, 1));
+                const uint32_t other = __shfl_xor_sync(~0u, own, 1);
+                word[pair] = odd ? __byte_perm(other, own, 0x7632) : __byte_perm(own, other, 0x5410);
+            }
+            const uint32_t kept = upper ? word[1] : word[0];
+            const uint32_t given = __shfl_xor_sync(~0u, upper ? word[0] : word[1], 2);
+            const uint2 eight = upper ? make_uint2(given, kept) : make_uint2(kept, given);
+            const int group = first + 2 * (upper ? 1 : 0) + (odd ? 1 : 0);
+            if (out) {
+                *reinterpret_cast<uint2*>(out + 8 * group) = eight;
+            }
+        }
+    }
+
+    template <class Params>
+    __device__ void write_output(const Params& params, const Tile& tile, int half, const Rows& rows, const wgmma::Accumulator& output) const {
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            const OutputRow<G> target(params, tile, half, row(i));
+            const Normaliser normaliser(params, target.head, rows.maximum[i], rows.sum[i]);
+            store_row(normaliser, output, i, target.live ? params.out + target.head_row * head_dim : nullptr);
+            if (target.live && params.lse && quad_lane() == 0) {
+                params.lse[target.head_row] = normaliser.lse;
+            }
+        }
+    }
+
+    template <class Params>
+    __device__ void write_partial(const Params& params, const Tile& tile, int half, const Rows& rows, const wgmma::Accumulator& output) const {
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            if (!OutputRow<G>(params, tile, half, row(i)).live) {
+                continue;
+            }
+            const uint64_t index = partial_row<G>(params, tile, tile.split, half, row(i));
+            float* out = params.partial_out + index * head_dim + 2 * quad_lane();
+#pragma unroll
+            for (int group = 0; group < column_groups; ++group) {
+                *reinterpret_cast<float2*>(out + 8 * group) =
+                    make_float2(output[at(i, group, 0)], output[at(i, group, 1)]);
+            }
+            if (quad_lane() == 0) {
+                params.partial_max[index] = rows.maximum[i];
+                params.partial_sum[index] = rows.sum[i];
+            }
+        }
+    }
+};
+
+} // namespace bakewell
