@@ -1,20 +1,21 @@
-// Attention of a few query rows over paged NVFP4 keys: every warp streams pages of its own through registers.
+// Attention of a few query rows over paged NVFP4 keys: every warp streams pages of its own.
 //
 //   out = E4M3(bmm2 * softmax(bmm1 * Q K^T, causal bottom-right) V)
 //
 // The query tokens of a request times the heads of a group are the columns of one product of 16 keys, the tokens of a
 // page. Codes become E4M3 by a table of the scales' products, and those become f16, which holds them exactly.
 //
-//   warp w   | load pages 0 1 | expand K0, scores 0, load K2 | weights 0 | expand V0, output 0, load V2 | ... | store partial |
-//   CTA                                                                                                           | merge |
+//   warp w   | lengths, ids | queries | pages 0 1 | scores 0 | page 2 | weights, output 0 | scores 1 | ... | store partial |
+//   CTA                                                                                                       | merge |
 //
-// Split s of n has, of n x warps equal runs of pages, those of its warps. No barrier ties the warps together.
+// Warp w of split s has page s x warps + w and every (splits x warps)th after it, in a ring of its own in shared memory.
+// No barrier ties the warps together.
 
 #include "../device/block_attention.cuh"
 #include "../device/cluster.cuh"
 #include "../device/pdl.cuh"
-#include "cache_layout.cuh"
 #include "decode_params.cuh"
+#include "page_ring.cuh"
 #include "scale_table.cuh"
 #include "scales.cuh"
 #include "schedule.cuh"
@@ -28,19 +29,14 @@ using Map = MergeMap<S::warps, S::columns, head_dim>;
 static_assert(S::threads == S::warps * 32, "every warp computes");
 static_assert(block_keys == page_tokens, "a block is a page");
 
-struct SharedMap {
-    static constexpr int barrier_bytes = Map::barrier_bytes;
-
-    alignas(16) Map merge;
-    alignas(16) ScaleTable table;
-};
-
 // A query row: token of the request, head of the group. The masks change nothing: they show that products are small.
 struct QueryRow {
     int token, head;
 
+    // The quotient of the small numbers is exact: halves are far from what the reciprocal may be off.
     __device__ QueryRow(int column, uint32_t heads_per_kv)
-        : token(column / heads_per_kv & (S::columns - 1)), head(column - token * (heads_per_kv & (2 * S::columns - 1))) {}
+        : token(static_cast<int>((column + 0.5f) * reciprocal_approx(heads_per_kv)) & (S::columns - 1)),
+          head(column - token * (heads_per_kv & (2 * S::columns - 1))) {}
 };
 
 // Request, KV head and split of a CTA, and the lengths of the request: no keys where no query asks for them.
@@ -50,7 +46,14 @@ struct Work {
 
     explicit __device__ Work(const Params& params)
         : request(blockIdx.x), split(blockIdx.y), kv_head(blockIdx.z), q_start(params.cu_seqlens_q[request]),
-          q_len(params.cu_seqlens_q[request + 1] - q_start), kv_len(q_len > 0 ? params.seq_lens_kv[request] : 0) {}
+          q_len(params.cu_seqlens_q[request + 1] - q_start), kv_len(params.seq_lens_kv[request]) {
+        kv_len = q_len > 0 ? kv_len : 0;
+    }
+
+    __device__ uint32_t pages() const { return (kv_len + page_tokens - 1u) / page_tokens; }
+
+    // Whether only the first warp of a request that is not split may have a page.
+    __device__ bool one_warp() const { return pages() <= 1; }
 
     // Index of [request, KV head].
     __device__ size_t unit(const Params& params) const {
@@ -73,101 +76,140 @@ struct Work {
     __device__ int64_t head_row(const Params& params, QueryRow row) const {
         return token(row) * params.q_heads + head(params, row);
     }
+};
 
-    __device__ HeadPages keys(const Params& params) const {
-        return {params.k + kv_head * params.k_head_stride, params.k_scale + kv_head * params.k_scale_head_stride,
-                params.k_page_stride, params.k_token_stride, params.k_scale_page_stride};
-    }
-    __device__ HeadPages values(const Params& params) const {
-        return {params.v + kv_head * params.v_head_stride, params.v_scale + kv_head * params.v_scale_head_stride,
-                params.v_page_stride, params.v_token_stride, params.v_scale_page_stride};
+// The queries of a CTA's columns in f16, as the lanes of a product read them.
+struct Queries {
+    static constexpr int count = Attention::tiles * Attention::key_vectors;
+    uint4 fragment[Attention::tiles][Attention::key_vectors][32];
+
+    // Again for each page: held in registers they would leave too few.
+    __device__ void read(Attention& attention, int lane) const {
+        for (int tile = 0; tile < Attention::tiles; ++tile) {
+            for (int j = 0; j < Attention::key_vectors; ++j) {
+                attention.query[tile][j] = fragment[tile][j][lane];
+            }
+        }
     }
 };
 
-// The queries of a CTA's columns in f16.
-__device__ Attention attention_of(const Params& params, const Work& work, int lane) {
-    return Attention(lane, Scales(params).log2, [&](int column, int vector) {
-        const QueryRow row = work.row(params, column);
-        // A column past the last token repeats the batch's first: an address that exists, and nobody reads its result.
-        const int64_t token = work.is_live(row) ? work.token(row) : 0;
-        const uint8_t* start = params.q + token * params.q_token_stride + work.head(params, row) * params.q_head_stride;
-        const uint2 bytes = reinterpret_cast<const uint2*>(start)[vector];
-        const uint2 first = e4m3_to_f16(bytes.x), second = e4m3_to_f16(bytes.y);
-        return make_uint4(first.x, first.y, second.x, second.y);
-    });
-}
+// A warp's share of them, on its way from global memory.
+class QueryLoad {
+    static constexpr int share = (Queries::count + S::warps - 1) / S::warps;
+    uint2 bytes[share];
 
-// The pages of one warp, in order.
-class PageIds {
-    const int32_t* entries;
-    int count, lane;
-    uint32_t ids, following; // of 32 pages, one per lane
-
-    __device__ uint32_t fetch(int first) const { return entries[min(first + lane, count - 1)]; }
+    template <class Action>
+    static __device__ void each(int warp, Action action) {
+        for (int i = 0; i < share; ++i) {
+            const int fragment = warp + i * S::warps;
+            if (fragment < Queries::count) {
+                action(i, fragment / Attention::key_vectors, fragment % Attention::key_vectors);
+            }
+        }
+    }
 
   public:
-    __device__ PageIds(const int32_t* entries, int count, int lane)
-        : entries(entries), count(count), lane(lane), ids(fetch(0)), following(fetch(32)) {}
-
-    // Asked for in order.
-    __device__ uint32_t next(int i) {
-        if (i > 0 && i % 32 == 0) {
-            ids = following;
-            following = fetch(i + 32);
-        }
-        return __shfl_sync(full_warp, ids, i % 32);
+    __device__ QueryLoad(const Params& params, const Work& work, const Attention& attention, int warp) {
+        each(warp, [&](int i, int tile, int j) {
+            const int column = 8 * tile + attention.lane.group;
+            const QueryRow row = work.row(params, column < S::columns ? column : 0);
+            // A column past the last token repeats the batch's first: an address that exists; nobody reads its result.
+            const int64_t token = work.is_live(row) ? work.token(row) : 0;
+            const uint8_t* start = params.q + token * params.q_token_stride + work.head(params, row) * params.q_head_stride;
+            bytes[i] = reinterpret_cast<const uint2*>(start)[attention.key_vector(j)];
+        });
     }
+
+    __device__ void store(Queries& queries, int warp, int lane) const {
+        each(warp, [&](int i, int tile, int j) {
+            const uint2 first = e4m3_to_f16(bytes[i].x), second = e4m3_to_f16(bytes[i].y);
+            queries.fragment[tile][j][lane] = make_uint4(first.x, first.y, second.x, second.y);
+        });
+    }
+};
+
+struct SharedMap {
+    static constexpr int barrier_bytes = Map::barrier_bytes;
+
+    PackedPage ring[S::warps][S::page_slots];
+    Queries queries;
+    alignas(16) Map merge;
+    alignas(16) ScaleTable table;
+};
+
+// The pages of one warp: every `step`th, so that where its first ones stand does not depend on the length.
+struct PageList {
+    const int32_t* entries; // of the request
+    uint32_t first, step;
+
+    __device__ PageList(const Params& params, int warp)
+        : entries(params.page_table + blockIdx.x * params.page_table_stride), first(blockIdx.y * S::warps + warp),
+          step(min(params.splits, max_splits) * S::warps) {}
+
+    __device__ uint32_t id(uint32_t page) const { return entries[page]; }
 };
 
 // What a lane needs of a page: of K the rows g and g + 8, dims 32q to 32q + 31, of V slots 2q, 2q + 1, 2q + 8, 2q + 9,
-// dims 16g to 16g + 15. Two scale bytes in each half-word.
+// dims 16g to 16g + 15. A scale for each 16 dims.
 struct PackedKeys {
     uint4 codes[2];
-    uint16_t scales[2];
+    uint32_t scales[2][2];
 };
 struct PackedValues {
     uint2 codes[4];
-    uint16_t scales[2];
+    uint32_t scales[4];
 };
 
-// Reads and expands pages.
-struct Pages {
+// Reads pages in shared memory and expands them.
+class Pages {
     const ScaleTable& table;
-    HeadPages k, v;
     FragmentLane lane;
+    uint32_t key, key_scale, value, value_scale; // where a lane's part of a page begins
 
-    // The cache is read once, so its lines are the first to leave.
     template <class T>
-    static __device__ T stream(const uint8_t* address) {
-        return __ldcs(reinterpret_cast<const T*>(address));
+    static __device__ T read(const uint8_t* address) {
+        return *reinterpret_cast<const T*>(address);
     }
 
-    __device__ PackedKeys load_keys(uint32_t page) const {
+  public:
+    __device__ Pages(const ScaleTable& table, FragmentLane lane)
+        : table(table), lane(lane), key(dense_row * lane.group + 16 * lane.pair),
+          key_scale(scale_index<Side::K>(lane.group, 2 * lane.pair)),
+          value(PackedPage::value_chunk(2 * lane.pair, lane.group / 2) + 8 * (lane.group % 2)),
+          value_scale(scale_index<Side::V>(2 * lane.pair, lane.group)) {
+        // Held in registers: otherwise they are computed anew for each page.
+        asm("" : "+r"(key), "+r"(key_scale), "+r"(value), "+r"(value_scale));
+    }
+
+    __device__ PackedKeys keys(const PackedPage& page) const {
         PackedKeys packed;
         for (int half = 0; half < 2; ++half) {
-            const int token = lane.group + 8 * half;
-            packed.codes[half] = stream<uint4>(k.row(page, token) + 16 * lane.pair);
-            packed.scales[half] = stream<uint16_t>(k.page_scales(page) + scale_index<Side::K>(token, 2 * lane.pair));
+            packed.codes[half] = read<uint4>(page.keys + key + half * PackedPage::half_codes);
+            for (int part = 0; part < 2; ++part) {
+                packed.scales[half][part] = page.key_scales[key_scale + half * PackedPage::half_scales + part];
+            }
         }
         return packed;
     }
 
-    __device__ PackedValues load_values(uint32_t page) const {
+    __device__ PackedValues values(const PackedPage& page) const {
         PackedValues packed;
         for (int half = 0; half < 2; ++half) {
-            const int token = 2 * lane.pair + 8 * half;
-            packed.codes[2 * half] = stream<uint2>(v.row(page, token) + 8 * lane.group);
-            packed.codes[2 * half + 1] = stream<uint2>(v.row(page, token + 1) + 8 * lane.group);
-            packed.scales[half] = stream<uint16_t>(v.page_scales(page) + scale_index<Side::V>(token, lane.group));
+            const uint8_t* codes = page.values + half * PackedPage::half_codes;
+            packed.codes[2 * half] = read<uint2>(codes + value);
+            packed.codes[2 * half + 1] = read<uint2>(codes + (value ^ PackedPage::odd_value));
+            for (int odd = 0; odd < 2; ++odd) {
+                packed.scales[2 * half + odd] = page.value_scales[value_scale + half * PackedPage::half_scales + odd];
+            }
         }
         return packed;
     }
 
     // Rows past the cache become zeros: a weight of zero does not hide a NaN.
     __device__ void clear(PackedValues& packed, int live_tokens) const {
-        for (int half = 0; half < 2; ++half) {
-            const int live = live_tokens - (2 * lane.pair + 8 * half);
-            packed.scales[half] &= live >= 2 ? 0xFFFF : live == 1 ? 0x00FF : 0;
+        for (int i = 0; i < 4; ++i) {
+            const int token = 2 * lane.pair + i % 2 + 8 * (i / 2);
+            packed.scales[i] = token < live_tokens ? packed.scales[i] : 0;
         }
     }
 
@@ -175,7 +217,7 @@ struct Pages {
         Attention::Keys keys;
         for (int half = 0; half < 2; ++half) {
             for (int part = 0; part < 2; ++part) {
-                const Products products = table.of(packed.scales[half] >> (8 * part) & 0xFF);
+                const Products products = table.of(packed.scales[half][part]);
                 const uint4& codes = packed.codes[half];
                 const uint4 bytes =
                     products.look_up(part == 0 ? make_uint2(codes.x, codes.y) : make_uint2(codes.z, codes.w));
@@ -193,9 +235,8 @@ struct Pages {
         uint2 tile[Attention::out_tiles];
     };
     __device__ ValueRows expand(const PackedValues& packed, int half) const {
-        const uint32_t scales = packed.scales[half];
-        const uint4 even = table.of(scales & 0xFF).look_up(packed.codes[2 * half]);
-        const uint4 odd = table.of(scales >> 8).look_up(packed.codes[2 * half + 1]);
+        const uint4 even = table.of(packed.scales[2 * half]).look_up(packed.codes[2 * half]);
+        const uint4 odd = table.of(packed.scales[2 * half + 1]).look_up(packed.codes[2 * half + 1]);
         constexpr uint32_t uint4::* words[4] = {&uint4::x, &uint4::y, &uint4::z, &uint4::w};
         ValueRows rows;
         for (int i = 0; i < 4; ++i) {
@@ -206,67 +247,72 @@ struct Pages {
     }
 };
 
-__device__ void attend(const Params& params, const Work& work, const ScaleTable& table, Attention& attention, int warp) {
-    // Runs of pages, one for every warp of every split; the last ones may be short or empty.
-    const uint32_t pages = (work.kv_len + page_tokens - 1u) / page_tokens;
-    const uint32_t warps = min(params.splits, max_splits) * S::warps;
-    const uint32_t run = (pages + warps - 1) / warps;
-    const uint64_t begin = static_cast<uint64_t>(work.split * S::warps + warp) * run;
-    const int first = static_cast<int>(min(begin, static_cast<uint64_t>(pages)));
-    const int count = min(run, pages - first);
-    if (count == 0) {
-        return;
-    }
-    const FragmentLane lane = attention.lane;
-    const Pages cache{table, work.keys(params), work.values(params), lane};
-    PageIds ids(params.page_table + work.request * params.page_table_stride + first, count, threadIdx.x % 32);
-    PackedKeys keys[S::pages_ahead];
-    PackedValues values[S::pages_ahead];
-    for (int i = 0; i < S::pages_ahead; ++i) {
-        if (i < count) {
-            const uint32_t page = ids.next(i);
-            keys[i] = cache.load_keys(page);
-            values[i] = cache.load_values(page);
+// Pages of a warp that are asked for before their turn.
+struct FirstPages {
+    uint32_t ids[S::page_slots + 1]; // one more than has a slot
+
+    // Before the length is known, which would cost another latency.
+    __device__ FirstPages(const PageList& list, uint32_t row_entries) {
+        for (int i = 0; i <= S::page_slots; ++i) {
+            const uint32_t page = list.first + i * list.step;
+            ids[i] = page < row_entries ? list.id(page) : 0;
         }
     }
+
+    __device__ void start(const PageCopy& copy, PackedPage (&ring)[S::page_slots], const PageList& list,
+                          uint32_t pages) const {
+        for (int i = 0; i < S::page_slots; ++i) {
+            if (list.first + i * list.step < pages) {
+                copy.start(ring[i], ids[i]);
+            }
+            async_copy_commit();
+        }
+    }
+};
+
+__device__ void attend(const Params& params, const Work& work, const SharedMap& shared, Attention& attention,
+                       const PageList& list, const PageCopy& copy, PackedPage (&ring)[S::page_slots], uint32_t next_id) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t pages = work.pages();
+    const uint32_t ahead = S::page_slots * list.step;
+    const Pages cache(shared.table, attention.lane);
     int visible[Attention::tiles][2];
     for (int tile = 0; tile < Attention::tiles; ++tile) {
         for (int i = 0; i < 2; ++i) {
-            visible[tile][i] = work.visible_keys(work.row(params, attention.column(tile, i))) - first * page_tokens;
+            visible[tile][i] = work.visible_keys(work.row(params, attention.column(tile, i)));
         }
     }
-    // Before this page every key counts for every live column; past it some do not.
-    const int whole = (work.kv_len - work.q_len + 1) / page_tokens - first;
-    for (int base = 0; base < count; base += S::pages_ahead) {
-        for (int i = 0; i < S::pages_ahead; ++i) {
-            const int page = base + i, later = page + S::pages_ahead;
-            if (page >= count) {
-                break;
-            }
-            const uint32_t later_id = later < count ? ids.next(later) : 0;
-            typename Attention::Scores scores[1];
-            attention.score(cache.expand(keys[i]), scores[0]);
-            if (later < count) {
-                keys[i] = cache.load_keys(later_id);
-            }
-            if (page >= whole) {
-                attention.mask(scores[0], [&](int slot, int tile, int i) {
-                    return page * page_tokens + slot < visible[tile][i];
-                });
-                cache.clear(values[i], work.kv_len - (first + page) * page_tokens);
-            }
-            if (attention.exceeds_headroom(scores)) {
-                attention.rescale_to_reference(scores);
-            }
-            attention.weigh(scores[0]);
-            const Pages::ValueRows lower = cache.expand(values[i], 0), upper = cache.expand(values[i], 1);
-            attention.accumulate_rows(scores[0], [&](int t) {
-                return Attention::Rows{lower.tile[t].x, lower.tile[t].y, upper.tile[t].x, upper.tile[t].y};
-            });
-            if (later < count) {
-                values[i] = cache.load_values(later_id);
-            }
+    // Up to this key all count for every live column; past it some do not.
+    const int whole = work.kv_len - work.q_len + 1;
+    int slot = 0;
+    for (uint32_t page = list.first; page < pages; page += list.step) {
+        const int key = page * page_tokens;
+        async_copy_wait<S::page_slots - 1>();
+        __syncwarp();
+        typename Attention::Scores scores[1];
+        shared.queries.read(attention, lane);
+        attention.score(cache.expand(cache.keys(ring[slot])), scores[0]);
+        PackedValues values = cache.values(ring[slot]);
+        // All lanes have read the slot.
+        __syncwarp();
+        if (page + ahead < pages) {
+            copy.start(ring[slot], next_id);
+            next_id = list.id(min(page + ahead + list.step, pages - 1));
         }
+        async_copy_commit();
+        slot = slot + 1 == S::page_slots ? 0 : slot + 1;
+        if (key + page_tokens > whole) {
+            attention.mask(scores[0], [&](int slot, int tile, int i) { return key + slot < visible[tile][i]; });
+            cache.clear(values, work.kv_len - key);
+        }
+        if (attention.exceeds_headroom(scores)) {
+            attention.rescale_to_reference(scores);
+        }
+        attention.weigh(scores[0]);
+        const Pages::ValueRows lower = cache.expand(values, 0), upper = cache.expand(values, 1);
+        attention.accumulate_rows(scores[0], [&](int t) {
+            return Attention::Rows{lower.tile[t].x, lower.tile[t].y, upper.tile[t].x, upper.tile[t].y};
+        });
     }
 }
 
@@ -284,6 +330,16 @@ struct Output {
     __device__ size_t row(int column) const { return work.unit(params) * S::columns + column; }
     __device__ uint32_t* completed() const { return &params.completed[work.unit(params)]; }
 
+    // Without a merge: the first warp's partial result is the whole.
+    template <class Partials>
+    __device__ void finish_warp(const Partials& partials) const {
+        for (int i = threadIdx.x; i < Map::vectors; i += S::threads) {
+            const int column = i / Map::row_vectors, vector = i % Map::row_vectors;
+            const float4 out = reinterpret_cast<const float4*>(partials.out[0][column])[vector];
+            finish(column, vector, {out, partials.reference[0][column], partials.sum[0][column]});
+        }
+    }
+
     // A row that sees nothing is zero, with log-sum-exp -inf, or that of its sink.
     __device__ void finish(int column, int vector, const Partial& partial) const {
         const QueryRow target = work.row(params, column);
@@ -292,20 +348,18 @@ struct Output {
         }
         float sum = partial.sum;
         bool visible = sum != 0 && !isnan(sum);
-        const auto log_sum = [&] { return (partial.reference + log2f(sum)) * ln_2; };
-        float lse = visible ? log_sum() : -INFINITY;
+        float unseen = -INFINITY;
         if (params.sinks) {
-            const float sink = params.sinks[work.head(params, target)];
-            sum += exp2f(fmaf(sink, static_cast<float>(log2_e), -partial.reference));
+            unseen = params.sinks[work.head(params, target)];
+            sum += exp2f(fmaf(unseen, static_cast<float>(log2_e), -partial.reference));
             visible = visible && sum < INFINITY;
-            lse = visible ? log_sum() : sink;
         }
         const float factor = visible ? reciprocal_approx(sum) * Scales(params).bmm2 : 0.0f;
         const int64_t row = work.head_row(params, target);
         reinterpret_cast<uint32_t*>(params.out + row * head_dim)[vector] =
             pack_scaled(factor, partial.out.x, partial.out.y, partial.out.z, partial.out.w);
         if (params.lse && vector == 0) {
-            params.lse[row] = lse;
+            params.lse[row] = visible ? (partial.reference + log2f(sum)) * ln_2 : unseen;
         }
     }
 };
@@ -323,20 +377,41 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
         shared.merge.init();
     }
     shared.table.fill(threadIdx.x, S::threads);
-    __syncwarp();
-    // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
-    cluster_arrive_relaxed();
+    const bool clustered = cluster_size() > 1;
+    if (clustered) {
+        // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
+        __syncwarp();
+        cluster_arrive_relaxed();
+    }
     if constexpr (S::pdl) {
         launch_dependents();
         wait_for_prerequisites();
     }
-    __syncthreads();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const PageList list(params, warp);
+    const FirstPages first(list, params.max_pages);
     const Work work(params);
-    Attention attention = attention_of(params, work, threadIdx.x % 32);
-    const int warp = threadIdx.x / 32;
-    attend(params, work, shared.table, attention, warp);
-    attention.store(shared.merge.warps, warp);
-    cluster_wait();
+    // Its queries are read for each page.
+    Attention attention(lane, Scales(params).log2, [](int, int) { return make_uint4(0, 0, 0, 0); });
+    // Before the pages, behind which it would wait.
+    const QueryLoad queries(params, work, attention, warp);
+    const PageCopy copy(params, work.kv_head, lane);
+    first.start(copy, shared.ring[warp], list, work.pages());
+    queries.store(shared.queries, warp, lane);
+    __syncthreads();
+    attend(params, work, shared, attention, list, copy, shared.ring[warp], first.ids[S::page_slots]);
+    const bool one_warp = work.one_warp() && params.splits == 1;
+    if (warp == 0 || !one_warp) {
+        attention.store(shared.merge.warps, warp);
+    }
+    if (clustered) {
+        cluster_wait();
+    }
     const Output output(params, work);
-    SplitMerge<Map, S::threads, Output>(output, shared.merge).run();
+    if (one_warp) {
+        __syncthreads();
+        output.finish_warp(shared.merge.warps);
+    } else {
+        SplitMerge<Map, S::threads, Output>(output, shared.merge).run();
+    }
 }

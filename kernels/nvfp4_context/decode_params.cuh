@@ -36,6 +36,7 @@ struct Params {
     uint32_t q_heads;
     uint32_t heads_per_kv;      // query heads per KV head
     uint32_t kv_heads;          // = gridDim.z
+    uint32_t max_pages;         // entries of a row of the page table
     uint32_t splits;            // CTAs that share a request's keys, a multiple of the cluster size; = gridDim.y
 };
 

@@ -55,6 +55,7 @@ struct ScaleTable {
     uint2 products[256];
 
     __device__ void fill(int thread, int threads) {
+#pragma unroll 1
         for (int scale = thread; scale < 256; scale += threads) {
             const Fp4Table table(scale);
             products[scale] = make_uint2(table.low, table.high);

@@ -173,7 +173,10 @@ fn params(
             for (field, stride) in tensors::strides_of(args) {
                 block.u64(field, stride)?;
             }
-            put_table(&mut block, args)?.u32("kv_heads", decision.units_per_request)?;
+            // Below 2^30 by `validate`.
+            put_table(&mut block, args)?
+                .u32("kv_heads", decision.units_per_request)?
+                .u32("max_pages", problem.max_pages as u32)?;
         }
     }
     block.finish()

@@ -109,8 +109,8 @@ pub struct Decode {
     pub columns: u32,
     /// Warps, each with pages of its own.
     pub warps: u32,
-    /// Pages that a warp loads before it needs them.
-    pub pages_ahead: u32,
+    /// Pages of each warp's ring in shared memory.
+    pub page_slots: u32,
     /// CTAs that must fit one SM at once (register budget).
     pub min_ctas_per_sm: u32,
     /// Whether the kernel starts under programmatic dependent launch.
@@ -123,7 +123,7 @@ pub struct Decode {
 pub enum Family {
     /// Tiles of query rows against blocks of 128 keys in shared memory, on tensor cores for FP8.
     Paged,
-    /// Few query rows; every warp streams pages through registers.
+    /// Few query rows; every warp streams pages of its own.
     Decode,
     /// Many query rows: a first launch expands the cache into the workspace, the second brings tiles from there.
     Expanded,

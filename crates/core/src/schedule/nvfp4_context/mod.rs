@@ -130,7 +130,7 @@ impl Nvfp4Context {
     /// Up to 8 query rows.
     pub const DECODE: Nvfp4Context = Nvfp4Context {
         name: "decode_c8",
-        engine: Engine::Decode(Decode { columns: 8, warps: 8, pages_ahead: 1, min_ctas_per_sm: 2, pdl: true }),
+        engine: Engine::Decode(Decode { columns: 8, warps: 8, page_slots: 2, min_ctas_per_sm: 2, pdl: true }),
         pack: 1,
         split: true,
         packed_stages: 0,
@@ -142,7 +142,7 @@ impl Nvfp4Context {
     /// Up to 16 query rows, with twice the accumulators.
     pub const DECODE_C16: Nvfp4Context = Nvfp4Context {
         name: "decode_c16",
-        engine: Engine::Decode(Decode { columns: 16, warps: 8, pages_ahead: 1, min_ctas_per_sm: 1, pdl: true }),
+        engine: Engine::Decode(Decode { columns: 16, warps: 8, page_slots: 2, min_ctas_per_sm: 1, pdl: true }),
         ..Nvfp4Context::DECODE
     };
 
@@ -232,14 +232,17 @@ impl Nvfp4Context {
     }
 
     /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode the
-    /// merge and the eight products of each scale byte.
+    /// packed pages, queries in f16, the merge and the eight products of each scale byte.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
             Engine::Tcgen05(_) => (4096, 1),
             Engine::Wgmma(_) | Engine::Expanded(_) => (1024, 2),
             Engine::Expand(_) => (128, 0),
-            Engine::Decode(Decode { columns, warps, .. }) => {
-                return split_merge::shared_bytes(warps, columns, HEAD_DIM) + 256 * 8;
+            Engine::Decode(Decode { columns, warps, page_slots, .. }) => {
+                let pages = warps * page_slots * PAGE_TOKENS * (HEAD_DIM + 2 * HEAD_DIM / SCALE_GROUP);
+                let queries = columns.next_multiple_of(8) * HEAD_DIM * 2;
+                let merge = split_merge::shared_bytes(warps, columns, HEAD_DIM);
+                return (pages + queries + merge + 256 * 8).next_multiple_of(128);
             }
         };
         let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
@@ -276,7 +279,7 @@ impl Schedule for Nvfp4Context {
             return vec![
                 Fact::int("columns", decode.columns),
                 Fact::int("warps", decode.warps),
-                Fact::int("pages_ahead", decode.pages_ahead),
+                Fact::int("page_slots", decode.page_slots),
                 Fact::int("min_ctas_per_sm", decode.min_ctas_per_sm),
                 Fact::bool("pdl", decode.pdl),
             ];
@@ -363,7 +366,7 @@ impl Schedule for Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) => &["UTCQMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
             Engine::Wgmma(_) => &["QGMMA", "UTMALDG", "SYNCS"],
-            Engine::Decode(_) => &["LDG.E", "HMMA"],
+            Engine::Decode(_) => &["LDGSTS", "HMMA"],
             Engine::Expanded(_) => &["QGMMA", "UBLKCP", "SYNCS"],
             Engine::Expand(_) => &["UTMALDG", "UBLKCP", "SYNCS"],
         }
@@ -385,7 +388,7 @@ mod tests {
         assert_eq!((expanded.barriers(), expanded.dynamic_shared_bytes()), (28, 230_400));
         assert_eq!((Nvfp4Context::EXPAND.barriers(), Nvfp4Context::EXPAND.dynamic_shared_bytes()), (2, 51_328));
         let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
-        assert_eq!(decode, [(1, 40_464), (1, 78_864)]);
+        assert_eq!(decode, [(1, 79_488), (1, 119_936)]);
     }
 
     #[test]

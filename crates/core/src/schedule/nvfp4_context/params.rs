@@ -73,6 +73,7 @@ pub const DECODE_PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "q_heads", kind: ParamKind::U32 },
         ParamField { name: "heads_per_kv", kind: ParamKind::U32 },
         ParamField { name: "kv_heads", kind: ParamKind::U32 },
+        ParamField { name: "max_pages", kind: ParamKind::U32 },
         ParamField { name: "splits", kind: ParamKind::U32 },
     ],
 };
