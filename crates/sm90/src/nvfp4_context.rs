@@ -16,20 +16,22 @@ const TILED: [Nvfp4Context; 36] = concat(every_pack(PAGED, Nvfp4Context::WGMMA_S
 /// Every compiled schedule: of each tiled family each pack, unsplit and split; decode; and the kernel that expands.
 pub const SCHEDULES: &[Nvfp4Context] = &concat::<38, 1, 39>(concat(TILED, DECODE_SCHEDULES), [Nvfp4Context::EXPAND]);
 
-/// Few query rows decode. Many pay for a launch that expands the cache once, where there are keys enough and the workspace
-/// stays below a GiB. Measured: from 512 rows over 1024 keys on the expanded family is faster, over 128 keys the paged one.
+/// A route to the expanded family.
+const fn expanded(when: &'static [Bound]) -> Route<Choice> {
+    Route { when, then: Choice { schedule: EXPANDED.name, min_blocks: 4 } }
+}
+
+/// What the routes let it take: a GiB.
+const WORKSPACE: Bound = Bound::up_to(facts::EXPANDED_BYTES, 1 << 30);
+
+/// Few query rows decode. Many pay for a launch that expands the cache once, the sooner the more keys there are. Measured:
+/// the expanded family is faster for 256 rows over 32,768 keys and from 512 rows over 1024 keys on, the paged one over 128.
 pub const ROUTES: &[Route<Choice>] = &[
     DECODE_ROUTES[0],
     DECODE_ROUTES[1],
-    Route {
-        when: &[
-            Bound::from(facts::QUERY_ROWS, 512),
-            Bound::from(facts::MAX_KEYS, 512),
-            Bound::up_to(facts::EXPANDED_BYTES, 1 << 30),
-        ],
-        then: Choice { schedule: EXPANDED.name, min_blocks: 4 },
-    },
+    expanded(&[Bound::from(facts::QUERY_ROWS, 512), Bound::from(facts::MAX_KEYS, 512), WORKSPACE]),
+    expanded(&[Bound::from(facts::QUERY_ROWS, 256), Bound::from(facts::MAX_KEYS, 32_768), WORKSPACE]),
     Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } },
     // Reached by problems that are pinned to the family.
-    Route { when: &[], then: Choice { schedule: EXPANDED.name, min_blocks: 4 } },
+    expanded(&[]),
 ];

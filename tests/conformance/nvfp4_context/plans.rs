@@ -210,7 +210,9 @@ fn many_query_rows_expand_the_cache() {
             let blocks = problem.max_kv_len.div_ceil(128).max(1);
             let bytes = problem.batch * problem.kv_heads * blocks * 2 * 128 * 128;
             let rows = problem.max_q_len * problem.group_size().unwrap();
-            let wanted = family.is_some() || (rows >= 512 && problem.max_kv_len >= 512 && bytes <= 1 << 30);
+            let keys = problem.max_kv_len;
+            let many = (rows >= 512 && keys >= 512) || (rows >= 256 && keys >= 32_768);
+            let wanted = family.is_some() || (many && bytes <= 1 << 30);
             assert_eq!(decision.schedule.family() == Family::Expanded, wanted, "{what}");
             let Some(expansion) = decision.expansion else {
                 assert!(!wanted, "{what}");
