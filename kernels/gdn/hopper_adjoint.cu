@@ -5,7 +5,7 @@
 // Chunks run from the last to the first. As in the forward scan, dS, dV2 and dVb are transposed and stay in the registers
 // of one warpgroup; dS is stored at each chunk's end, before the update, and dVb goes where the tail finds it.
 //
-//   helper | loads of earlier chunks, tables and P of chunk i - 1 ...
+//   helper | P of an earlier chunk; loads and factors have warps of their own ...
 //   state  | K dS                  | Q^T dO          | A^T dV2 | K^T dVb  | P^T dO of i - 1 | K dS of i - 1 | ...
 //          | decay dS, scale dO    | dV2             |         | dVb out  | dS to BF16      | dS out
 
@@ -22,13 +22,14 @@ class Adjoint {
     int warpgroup;
     StateTile state;
     BarrierRing<slots>::Consumer prepared;
+    BarrierRing<S::stages>::Consumer values;
     RowStager rows;
     wgmma::Accumulator64 product; // K dS, then dVb
     wgmma::Accumulator64 local;   // P^T dO
     wgmma::Fragment grad[token_steps];
 
-    __device__ ChunkTiles& tiles(int step) const { return shared.tiles[step % S::stages]; }
-    __device__ const Tables& tables(int step) const { return shared.head.tables[step % slots]; }
+    __device__ ChunkTiles& tiles(Place place) const { return shared.tiles[place.stage]; }
+    __device__ const Tables& tables(Place place) const { return shared.head.tables[place.slot]; }
 
     __device__ void load_state() {
         if (work.last_segment) {
@@ -45,45 +46,42 @@ class Adjoint {
         }
     }
 
-    // dO of a chunk, transposed, as an operand.
-    __device__ void load_grad(int step) {
-#pragma unroll
-        for (int k = 0; k < token_steps; ++k) {
-            ldmatrix_x4_transposed(grad[k], state.at.transposed(tiles(step).values[warpgroup], k));
-        }
+    // dO of a chunk; `first`: it is the one scanned first, and may be short.
+    __device__ void load_grad(Place place, bool first) {
+        state.load_values(grad, tiles(place).values[warpgroup], first ? walk.last_tokens : chunk_tokens);
     }
 
     // Starts P^T dO of a chunk, once it is prepared.
-    __device__ void start_local(int step) {
+    __device__ void start_local(Place place, bool first) {
         prepared.wait();
-        load_grad(step);
+        values.wait();
+        load_grad(place, first);
         wgmma::fence();
-        multiply_by_columns(local, grad, shared.p[step % slots]);
+        multiply_by_columns(local, grad, shared.p[place.slot]);
         wgmma::commit();
     }
 
     // K dS of a chunk, behind P^T dO; dS before the update leaves and is decayed. Nothing runs on return.
-    __device__ void multiply_keys(int step) {
+    __device__ void multiply_keys(int step, Place place) {
         state.round();
         wgmma::fence();
-        multiply_by_rows(product, state.operand, tiles(step).k);
+        multiply_by_rows(product, state.operand, tiles(place).k);
         wgmma::commit();
         Snapshot& snapshot = reinterpret_cast<Snapshot*>(shared.snapshot)[warpgroup * warpgroup_warps + state.at.warp];
         state.write_snapshot(snapshot);
-        // The copy engine reads the snapshot, and overwrites the tiles of the chunk before.
+        // The copy engine reads the snapshot.
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         __syncwarp();
-        if (step > 0) {
-            release_chunk(shared.head.barriers, step - 1, state.at.lane);
-        }
         if (state.at.lane == 0) {
             const int index = walk.chunk(step) * static_cast<int>(params.value_heads) + work.value_head;
             state.send_snapshot(snapshot, params.dh_map, index);
         }
-        state.scale(tables(step).total);
+        state.scale(tables(place).total);
+        wgmma::settle(state.s);
         wgmma::wait<0>();
         wgmma::settle(product);
         wgmma::settle(local);
+        release_prepared(shared.head.barriers, place, state.at.lane);
     }
 
     // dV2 = e^{c_last - c} o (K dS) + P^T dO, as an operand.
@@ -101,8 +99,8 @@ class Adjoint {
     }
 
     // scale e^c o dO, as an operand.
-    __device__ void load_scaled_grad(int step, const Tables& factors) {
-        load_grad(step);
+    __device__ void load_scaled_grad(Place place, bool first, const Tables& factors) {
+        load_grad(place, first);
 #pragma unroll
         for (int k = 0; k < token_steps; ++k) {
 #pragma unroll
@@ -114,33 +112,36 @@ class Adjoint {
     }
 
     // A^T dV2 and, behind it, Q^T dO onto the decayed dS, which runs on return.
-    __device__ void solve(int step) {
-        const Tables& factors = tables(step);
+    __device__ void solve(Place place, bool first) {
+        const Tables& factors = tables(place);
         wgmma::Fragment dv2[token_steps];
         combine(dv2, factors);
         wgmma::fence();
-        multiply_by_columns(product, dv2, tiles(step).a);
+        multiply_by_columns(product, dv2, tiles(place).a);
         wgmma::commit();
-        load_scaled_grad(step, factors);
+        load_scaled_grad(place, first, factors);
         wgmma::fence();
-        multiply_by_columns(state.s, grad, tiles(step).q);
+        multiply_by_columns(state.s, grad, tiles(place).q);
         wgmma::commit();
         wgmma::wait<1>();
         wgmma::settle(product);
     }
 
     // Starts the update by dVb, which is also staged.
-    __device__ void start_update(int step) {
-        const int64_t head_row = walk.token(step) * params.value_heads + work.value_head;
-        uint16_t* first_row = static_cast<uint16_t*>(params.dv) + head_row * head_dim + state.first_value;
-        rows.stage(
-            state.at, tiles(step).values[warpgroup],
-            [&](int k, wgmma::Fragment& m) { pack_fragment(m, k, [&](int i) { return product[i]; }); }, first_row,
-            static_cast<int64_t>(params.value_heads) * head_dim, walk.tokens(step));
-        state.scale_columns(product, tables(step).erase);
+    __device__ void start_update(Place place, bool first) {
+        Panel& staged = tiles(place).values[warpgroup];
+        rows.stage(state.at, staged, [&](int k, wgmma::Fragment& m) {
+            pack_fragment(m, k, [&](int i) { return product[i]; });
+        });
+        if (first && walk.last_tokens < chunk_tokens) {
+            const int64_t head_row = walk.token(0) * params.value_heads + work.value_head;
+            RowStager::copy(state.at, staged, static_cast<uint16_t*>(params.dv) + head_row * head_dim + state.first_value,
+                            static_cast<int64_t>(params.value_heads) * head_dim, walk.last_tokens);
+        }
+        state.scale_columns(product, tables(place).erase);
         pack_fragments(grad, product);
         wgmma::fence();
-        multiply_by_columns(state.s, grad, tiles(step).k);
+        multiply_by_columns(state.s, grad, tiles(place).k);
         wgmma::commit();
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         rows.send(state.at.lane);
@@ -150,26 +151,30 @@ class Adjoint {
     __device__ Adjoint(const Params& params, SharedMap& shared, int warpgroup)
         : params(params), shared(shared), work(shared.head.work), walk(work.walk), warpgroup(warpgroup),
           state(work.first_panel + warpgroup > 0 ? values_per_warpgroup : 0), prepared(shared.head.barriers.prepared),
-          rows(shared.head.barriers.rows[warpgroup]) {
+          values(shared.head.barriers.values), rows(shared.head.barriers.rows[warpgroup]) {
         load_state();
     }
 
     __device__ void run() {
-        if (walk.count > 0) {
-            start_local(0);
-            multiply_keys(0);
-            int step = 0;
+        const int count = walk.count;
+        if (count > 0) {
+            Place place;
+            start_local(place, true);
+            multiply_keys(0, place);
             // Nothing runs across an iteration's end: the assembler follows accumulators within one only.
-            for (; step + 1 < walk.count; ++step) {
-                solve(step);
-                start_update(step);
-                start_local(step + 1);
+            for (int step = 1; step < count; ++step) {
+                const Place before = place;
+                place = place.next();
+                solve(before, step == 1);
+                start_update(before, step == 1);
+                start_local(place, false);
                 wgmma::wait<1>();
                 wgmma::settle(state.s);
-                multiply_keys(step + 1);
+                release_operands(shared.head.barriers, before, state.at.lane);
+                multiply_keys(step, place);
             }
-            solve(step);
-            start_update(step);
+            solve(place, count == 1);
+            start_update(place, count == 1);
             wgmma::wait<0>();
             wgmma::settle(state.s);
         }
@@ -214,8 +219,8 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
                                   params.beta_token_stride,
                                   params.beta_bf16 != 0,
                                   params.scale,
-                                  static_cast<int>(params.heads),
-                                  static_cast<int>(params.value_heads),
+                                  params.heads,
+                                  params.value_heads,
                                   work.value_head,
                                   work.first_panel,
                                   true};

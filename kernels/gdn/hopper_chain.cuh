@@ -15,22 +15,22 @@ class Chain {
     int warpgroup;
     StateTile state;
     BarrierRing<slots>::Consumer prepared;
+    BarrierRing<S::stages>::Consumer values;
     wgmma::Accumulator64 product; // K S, then A Y
     wgmma::Fragment v_new[token_steps];
 
     __device__ Chain(SharedMap& shared, int warpgroup)
         : shared(shared), work(shared.head.work), walk(work.walk), warpgroup(warpgroup),
-          state(work.first_panel + warpgroup > 0 ? values_per_warpgroup : 0), prepared(shared.head.barriers.prepared) {}
+          state(work.first_panel + warpgroup > 0 ? values_per_warpgroup : 0), prepared(shared.head.barriers.prepared),
+          values(shared.head.barriers.values) {}
 
-    __device__ ChunkTiles& tiles(int step) const { return shared.tiles[step % S::stages]; }
-    __device__ const Tables& tables(int step) const { return shared.head.tables[step % slots]; }
+    __device__ ChunkTiles& tiles(Place place) const { return shared.tiles[place.stage]; }
+    __device__ const Tables& tables(Place place) const { return shared.head.tables[place.slot]; }
 
-    // V of a chunk, transposed.
-    __device__ void load_values(wgmma::Fragment (&v)[token_steps], int step) const {
-#pragma unroll
-        for (int k = 0; k < token_steps; ++k) {
-            ldmatrix_x4_transposed(v[k], state.at.transposed(tiles(step).values[warpgroup], k));
-        }
+    // V of a chunk; `last`: it is the segment's last, and may be short.
+    __device__ void load_values(Place place, bool last) {
+        values.wait();
+        state.load_values(v_new, tiles(place).values[warpgroup], last ? walk.last_tokens : chunk_tokens);
     }
 
     // Y = beta o V - beta e^c o (K S), as an operand, in place of V.
@@ -49,31 +49,30 @@ class Chain {
     }
 
     // Starts K S of a chunk, once it is prepared.
-    __device__ void multiply_keys(int step) {
+    __device__ void multiply_keys(Place place) {
         state.round();
         prepared.wait();
         wgmma::fence();
-        multiply_by_rows(product, state.operand, tiles(step).k);
+        multiply_by_rows(product, state.operand, tiles(place).k);
         wgmma::commit();
     }
 
     // Starts A Y of a chunk.
-    __device__ void multiply_inverse(int step) {
-        bracket(v_new, tables(step));
+    __device__ void multiply_inverse(Place place) {
+        bracket(v_new, tables(place));
         wgmma::fence();
-        multiply_by_rows(product, v_new, tiles(step).a, false);
+        multiply_by_rows(product, v_new, tiles(place).a, false);
         wgmma::commit();
     }
 
-    // Starts the state update by Vn.
-    __device__ void multiply_values(int step) {
-        pack_fragments(v_new, product);
-        state.scale_columns(product, tables(step).decay);
+    // Starts the state update by Vn, which is rounded meanwhile.
+    __device__ void multiply_values(Place place) {
         wgmma::Fragment decayed[token_steps];
-        pack_fragments(decayed, product);
+        state.pack_scaled(decayed, product, tables(place).decay);
         wgmma::fence();
-        multiply_by_columns(state.s, decayed, tiles(step).k);
+        multiply_by_columns(state.s, decayed, tiles(place).k);
         wgmma::commit();
+        pack_fragments(v_new, product);
     }
 };
 

@@ -5,10 +5,14 @@
 // Products are transposed, so that the state, X and Vn stay in the registers of one warpgroup: accumulators become left
 // operands in place. r_q and r_k of the l2 norm are folded into the tables; q and k are the caller's own tensors.
 //
-//   load   | tiles of later chunks ...
-//   helper | tables and P of a later chunk ...
-//   state  | K S    | A Y          | Q S                    | K^T Vn     | P Vn        | K S of i + 1 | ...
-//          | V      | X, Y         | O of i - 1 out, decay S | scale Q S | S to BF16   |
+//   load    | tiles of later chunks ...
+//   factors | tables of a later chunk ...
+//   helper  | P of a later chunk ...
+//   state   | K S    | A Y          | Q S                    | K^T Vn     | P Vn        | K S of i + 1 | ...
+//           | V      | X, Y         | O of i - 1 out, decay S | scale Q S | S to BF16   |
+//
+// Keys, queries and the inverse of a chunk are free again at its end; rows of O take the place of V, which is free once
+// they have left.
 //
 // With a tape, v_new and the state at each chunk's start are stored as well; without `o` they alone are.
 
@@ -41,19 +45,29 @@ class Forward : Chain {
         return reinterpret_cast<Snapshot*>(shared.snapshot)[warpgroup * warpgroup_warps + state.at.warp];
     }
 
-    // Stages rows of a [tokens, value_heads, 128] tensor.
+    // Stages rows of a chunk of a [tokens, value_heads, 128] tensor. `last`: it is the segment's last, and may be short.
     template <class Fragment>
-    __device__ void stage(int step, void* tensor, Fragment fragment) {
-        const int64_t head_row = walk.token(step) * params.value_heads + work.value_head;
-        uint16_t* first_row = static_cast<uint16_t*>(tensor) + head_row * head_dim + state.first_value;
-        rows.stage(state.at, tiles(step).values[warpgroup], fragment, tensor ? first_row : nullptr,
-                   static_cast<int64_t>(params.value_heads) * head_dim, walk.tokens(step));
+    __device__ void stage(Place place, bool last, void* tensor, Fragment fragment) {
+        Panel& staged = tiles(place).values[warpgroup];
+        rows.stage(state.at, staged, fragment);
+        if (last && walk.last_tokens < chunk_tokens && tensor) {
+            const int64_t head_row = walk.token(walk.count - 1) * params.value_heads + work.value_head;
+            uint16_t* first_row = static_cast<uint16_t*>(tensor) + head_row * head_dim + state.first_value;
+            RowStager::copy(state.at, staged, first_row, static_cast<int64_t>(params.value_heads) * head_dim,
+                            walk.last_tokens);
+        }
+    }
+
+    __device__ void stage_output(Place place, bool last) {
+        stage(place, last, params.o, [&](int k, wgmma::Fragment& m) {
+            pack_fragment(m, k, [&](int i) { return output[i]; });
+        });
     }
 
     // Starts Q S of a chunk, in the registers that the output of the chunk before has left.
-    __device__ void multiply_queries(int step) {
+    __device__ void multiply_queries(Place place) {
         wgmma::fence();
-        multiply_by_rows(output, state.operand, tiles(step).q);
+        multiply_by_rows(output, state.operand, tiles(place).q);
         wgmma::commit();
         if constexpr (S::snapshots) {
             state.write_snapshot(snapshot());
@@ -61,12 +75,12 @@ class Forward : Chain {
     }
 
     // Starts P Vn; with a tape, Vn leaves.
-    __device__ void multiply_products(int step) {
+    __device__ void multiply_products(Place place, bool last) {
         wgmma::fence();
-        multiply_by_rows(output, v_new, shared.p[step % slots], true);
+        multiply_by_rows(output, v_new, shared.p[place.slot], true);
         wgmma::commit();
         if constexpr (S::snapshots) {
-            stage(step, params.v_new, [&](int k, wgmma::Fragment& m) {
+            stage(place, last, params.v_new, [&](int k, wgmma::Fragment& m) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     m[j] = v_new[k][j];
@@ -79,76 +93,72 @@ class Forward : Chain {
 
     // One chunk where a state warpgroup is alone: the chain K S, A Y, K^T Vn first, everything else behind its products.
     template <bool first>
-    __device__ void advance_alone(int step) {
-        multiply_keys(step);
-        load_values(v_new, step);
+    __device__ void advance_alone(int step, Place before, Place place, bool last) {
+        multiply_keys(place);
+        load_values(place, last);
         wgmma::wait<0>(); // K S, and P Vn of the chunk before
         wgmma::settle(product);
         wgmma::settle(output);
-        multiply_inverse(step);
-        stage_output<first>(step - 1);
-        multiply_queries(step);
-        depart<first>(step);
-        state.scale(tables(step).total);
+        multiply_inverse(place);
+        if constexpr (!first) {
+            stage_output(before, false);
+        }
+        multiply_queries(place);
+        depart<first>(step, before);
+        state.scale(tables(place).total);
+        wgmma::settle(state.s);
         wgmma::wait<1>(); // A Y
         wgmma::settle(product);
-        multiply_values(step);
+        multiply_values(place);
         wgmma::wait<1>(); // Q S
         wgmma::settle(output);
-        state.scale_columns(output, tables(step).output);
-        multiply_products(step);
+        state.scale_columns(output, tables(place).output);
+        multiply_products(place, last);
         wgmma::wait<1>(); // the update
         wgmma::settle(state.s);
+        release_operands(shared.head.barriers, place, state.at.lane);
     }
 
     // The first half of a chunk where two state warpgroups share the tensor cores. They fill each other's gaps; what counts
     // is registers, so the rounded state is gone before Vn is made. The chunk before, if there is one, ends behind K S.
     template <bool first>
-    __device__ void begin_shared(int step) {
-        multiply_keys(step);
+    __device__ void begin_shared(int step, Place before, Place place, bool last) {
+        multiply_keys(place);
         if constexpr (!first) {
             wgmma::wait<1>(); // P Vn
             wgmma::settle(output);
+            stage_output(before, false);
         }
-        stage_output<first>(step - 1);
-        multiply_queries(step);
-        depart<first>(step);
-        state.scale(tables(step).total);
-        load_values(v_new, step);
+        multiply_queries(place);
+        depart<first>(step, before);
+        state.scale(tables(place).total);
+        wgmma::settle(state.s);
+        load_values(place, last);
         wgmma::wait<1>(); // K S
         wgmma::settle(product);
-        multiply_inverse(step);
+        multiply_inverse(place);
         wgmma::wait<1>(); // Q S
         wgmma::settle(output);
-        state.scale_columns(output, tables(step).output);
+        state.scale_columns(output, tables(place).output);
         wgmma::wait<0>(); // A Y
         wgmma::settle(product);
     }
 
-    __device__ void end_shared(int step) {
-        multiply_values(step);
-        multiply_products(step);
+    __device__ void end_shared(Place place, bool last) {
+        multiply_values(place);
+        multiply_products(place, last);
         wgmma::wait<1>(); // the update
         wgmma::settle(state.s);
+        release_operands(shared.head.barriers, place, state.at.lane);
     }
 
-    // Stages the output of a chunk, if there is one.
-    template <bool none>
-    __device__ void stage_output(int step) {
-        if constexpr (!none) {
-            stage(step, params.o, [&](int k, wgmma::Fragment& m) {
-                pack_fragment(m, k, [&](int i) { return output[i]; });
-            });
-        }
-    }
-
-    // The output of the chunk before, if there is one, and the state before this one leave; tiles are free again.
+    // The output of the chunk before, if there is one, and the state before this one leave.
     template <bool first>
-    __device__ void depart(int step) {
+    __device__ void depart(int step, Place before) {
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         if constexpr (!first) {
             rows.send(state.at.lane);
-            release_chunk(shared.head.barriers, step - 1, state.at.lane);
+            release_prepared(shared.head.barriers, before, state.at.lane);
         }
         if constexpr (S::snapshots) {
             __syncwarp();
@@ -166,24 +176,30 @@ class Forward : Chain {
     }
 
     __device__ void run() {
-        if (walk.count > 0) {
+        const int count = walk.count;
+        if (count > 0) {
             // Nothing runs across an iteration's end but P Vn: the assembler follows accumulators within one only.
+            Place place;
             if constexpr (state_warpgroups == 1) {
-                advance_alone<true>(0);
-                for (int step = 1; step < walk.count; ++step) {
-                    advance_alone<false>(step);
+                advance_alone<true>(0, place, place, count == 1);
+                for (int step = 1; step < count; ++step) {
+                    const Place before = place;
+                    place = place.next();
+                    advance_alone<false>(step, before, place, step + 1 == count);
                 }
             } else {
-                begin_shared<true>(0);
-                for (int step = 1; step < walk.count; ++step) {
-                    end_shared(step - 1);
-                    begin_shared<false>(step);
+                begin_shared<true>(0, place, place, count == 1);
+                for (int step = 1; step < count; ++step) {
+                    const Place before = place;
+                    place = place.next();
+                    end_shared(before, false);
+                    begin_shared<false>(step, before, place, step + 1 == count);
                 }
-                end_shared(walk.count - 1);
+                end_shared(place, true);
             }
             wgmma::wait<0>();
             wgmma::settle(output);
-            stage_output<false>(walk.count - 1);
+            stage_output(place, true);
             cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
             rows.send(state.at.lane);
         }
@@ -228,8 +244,8 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
                                   params.beta_token_stride,
                                   params.beta_bf16 != 0,
                                   params.scale,
-                                  static_cast<int>(params.heads),
-                                  static_cast<int>(params.value_heads),
+                                  params.heads,
+                                  params.value_heads,
                                   work.value_head,
                                   work.first_panel,
                                   true};

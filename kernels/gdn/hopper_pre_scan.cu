@@ -1,8 +1,8 @@
 // What a segment of the gated delta rule makes of the state at its start, S -> M S + H, on the warpgroup tensor cores of
 // sm_90a: H is what becomes of zeros, M what becomes of the identity without values.
 //
-//   load   | tiles of later chunks ...
-//   helper | tables of a later chunk ...
+//   load   | tiles and tables of later chunks ...
+//   helper | rows of a short chunk
 //   state  | K S   | A Y     | K^T Vn | K S of i + 1 ...
 //          | V     | decay S |
 //
@@ -26,26 +26,29 @@ class SegmentMap : Chain {
         }
     }
 
-    __device__ void advance(int step) {
-        multiply_keys(step);
+    __device__ void advance(Place place, bool last) {
+        multiply_keys(place);
         if (work.identity) {
             clear_values();
         } else {
-            load_values(v_new, step);
+            load_values(place, last);
         }
         wgmma::wait<0>();
         wgmma::settle(product);
-        multiply_inverse(step);
-        state.scale(tables(step).total);
+        multiply_inverse(place);
+        state.scale(tables(place).total);
         wgmma::wait<0>();
         wgmma::settle(product);
-        multiply_values(step);
+        multiply_values(place);
         // V has been read.
         cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
         wgmma::wait<0>();
         wgmma::settle(state.s);
-        __syncwarp();
-        release_chunk(shared.head.barriers, step, state.at.lane);
+        release_operands(shared.head.barriers, place, state.at.lane);
+        release_prepared(shared.head.barriers, place, state.at.lane);
+        if (!work.identity && state.at.lane == 0) {
+            shared.head.barriers.values.empty[place.stage].arrive();
+        }
     }
 
   public:
@@ -59,8 +62,10 @@ class SegmentMap : Chain {
     }
 
     __device__ void run() {
+        Place place;
         for (int step = 0; step < walk.count; ++step) {
-            advance(step);
+            advance(place, step + 1 == walk.count);
+            place = place.next();
         }
         float* to = work.identity ? params.m : params.segment_state;
         state.store_value_major(to + work.state_offset(work.segment_index, params.value_heads));
@@ -129,8 +134,8 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
                                   params.beta_token_stride,
                                   params.beta_bf16 != 0,
                                   params.scale,
-                                  static_cast<int>(params.heads),
-                                  static_cast<int>(params.value_heads),
+                                  params.heads,
+                                  params.value_heads,
                                   work.value_head,
                                   work.first_panel,
                                   !work.identity};

@@ -89,6 +89,16 @@ struct SharedMap {
 
 enum class NamedBarrier : uint32_t { Helper = 1 };
 
+// Where a chunk lies: its tiles, and what the helper has made of it.
+struct Place {
+    int stage = 0;
+    int slot = 0;
+
+    __device__ Place next() const {
+        return {stage + 1 < S::stages ? stage + 1 : 0, slot + 1 < slots ? slot + 1 : 0};
+    }
+};
+
 // One warpgroup's part of the state, and what it computes with.
 struct StateTile {
     FragmentThread at = FragmentThread::here();
@@ -105,6 +115,24 @@ struct StateTile {
 #pragma unroll
         for (int i = 0; i < 64; ++i) {
             s[i] = key(i) == value(i) ? 1.0f : 0.0f;
+        }
+    }
+
+    // Values of a chunk, transposed, as operands; those past `tokens` as zeros.
+    __device__ void load_values(wgmma::Fragment (&v)[token_steps], const Panel& from, int tokens) const {
+#pragma unroll
+        for (int k = 0; k < token_steps; ++k) {
+            ldmatrix_x4_transposed(v[k], at.transposed(from, k));
+        }
+        if (tokens < chunk_tokens) {
+#pragma unroll
+            for (int k = 0; k < token_steps; ++k) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const int token = at.column(2 * k + j / 2);
+                    v[k][j] &= (token < tokens ? 0x0000FFFFu : 0u) | (token + 1 < tokens ? 0xFFFF0000u : 0u);
+                }
+            }
         }
     }
 
@@ -173,6 +201,20 @@ struct StateTile {
         commit_stores();
     }
 
+    // The columns, which are tokens, times their factors, as A operands.
+    __device__ void pack_scaled(wgmma::Fragment (&to)[token_steps], const wgmma::Accumulator64& from,
+                                const float (&factors)[chunk_tokens]) const {
+#pragma unroll
+        for (int group = 0; group < chunk_tokens / 8; ++group) {
+            const float2 factor = *reinterpret_cast<const float2*>(&factors[at.column(group)]);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int i = 4 * group + 2 * half;
+                to[group / 2][2 * (group % 2) + half] = pack_bf16(from[i] * factor.x, from[i + 1] * factor.y);
+            }
+        }
+    }
+
     // Multiplies the columns, which are tokens, by their factors.
     __device__ void scale_columns(wgmma::Accumulator64& d, const float (&factors)[chunk_tokens]) const {
 #pragma unroll
@@ -195,8 +237,13 @@ class RowStager {
     BarrierRing<1>& ring;
     BarrierRing<1>::Producer places;
 
-    // Rows of a short chunk only: what follows belongs to others. Two lanes to a row of 32 bytes.
+  public:
+    explicit __device__ RowStager(BarrierRing<1>& ring) : ring(ring), places(ring) {}
+
+    // Staged rows of a short chunk: what follows belongs to others. Two lanes to a row of 32 bytes. `to`: the first row in
+    // the tensor, at the warpgroup's columns.
     static __device__ void copy(FragmentThread at, const Panel& staged, uint16_t* to, int64_t stride, int tokens) {
+        __syncwarp();
         const int unit = 2 * at.warp + at.lane % 2;
 #pragma unroll 1
         for (int row = at.lane / 2; row < tokens; row += 16) {
@@ -205,23 +252,15 @@ class RowStager {
         }
     }
 
-  public:
-    explicit __device__ RowStager(BarrierRing<1>& ring) : ring(ring), places(ring) {}
-
-    // fragment(step, m) makes the words of K step `step`. `first_row`: of the tensor, at the warpgroup's columns.
+    // fragment(step, m) makes the words of K step `step`.
     template <class Fragment>
-    __device__ void stage(FragmentThread at, Panel& place, Fragment fragment, uint16_t* first_row, int64_t stride,
-                          int tokens) {
+    __device__ void stage(FragmentThread at, Panel& place, Fragment fragment) {
         places.acquire();
 #pragma unroll
         for (int step = 0; step < token_steps; ++step) {
             wgmma::Fragment m;
             fragment(step, m);
             stmatrix_x4_transposed(at.transposed(place, step), m[0], m[1], m[2], m[3]);
-        }
-        if (tokens < chunk_tokens && first_row) {
-            __syncwarp();
-            copy(at, place, first_row, stride, tokens);
         }
     }
 
@@ -254,23 +293,35 @@ class RowSender {
     }
 };
 
-// The warp has read its parts of a chunk's tiles, and a proxy fence has followed.
-__device__ inline void release_chunk(Barriers& barriers, int step, int lane) {
+// Of a warp of the state, at a chunk's end: its keys, queries and inverse, and its tables, have been used.
+__device__ inline void release_operands(Barriers& barriers, Place place, int lane) {
+    __syncwarp();
     if (lane == 0) {
-        barriers.tiles.empty[step % S::stages].arrive();
-        barriers.prepared.empty[step % slots].arrive();
+        barriers.operands.empty[place.stage].arrive();
+        barriers.factors.empty[place.slot].arrive();
+    }
+}
+
+// P has been used.
+__device__ inline void release_prepared(Barriers& barriers, Place place, int lane) {
+    if (lane == 0) {
+        barriers.prepared.empty[place.slot].arrive();
     }
 }
 
 // One thread, once.
 __device__ inline void init_barriers(Barriers& barriers) {
-    constexpr uint32_t copy = 1, sender = S::output, helper_warps = warpgroup_warps;
+    constexpr uint32_t copy = 1, table_warps = 1, helper_warps = warpgroup_warps;
     constexpr uint32_t state_warps = state_warpgroups * warpgroup_warps;
     for (int stage = 0; stage < S::stages; ++stage) {
-        barriers.tiles.full[stage].init(copy);
-        barriers.tiles.empty[stage].init(state_warps + state_warpgroups * sender);
+        barriers.operands.full[stage].init(copy);
+        barriers.operands.empty[stage].init(state_warps);
+        barriers.values.full[stage].init(copy);
+        barriers.values.empty[stage].init(S::output ? state_warpgroups : state_warps);
     }
     for (int slot = 0; slot < slots; ++slot) {
+        barriers.factors.full[slot].init(table_warps);
+        barriers.factors.empty[slot].init(state_warps);
         barriers.prepared.full[slot].init(helper_warps);
         barriers.prepared.empty[slot].init(state_warps);
     }
@@ -281,8 +332,8 @@ __device__ inline void init_barriers(Barriers& barriers) {
     fence_mbarrier_init();
 }
 
-// The warpgroups behind those of the state: the helper; then one that loads and stores, a thread of a warp each.
-// send(sender, step, place, panel) sends what a warpgroup stages of a chunk.
+// The warpgroups behind those of the state: the helper; then one of single warps: loads, stores of each state warpgroup,
+// tables. send(sender, step, place, panel) sends what a warpgroup stages of a chunk.
 template <class Send>
 __device__ void run_others(int warpgroup, const HelperInputs& inputs, SharedMap& shared, Send send) {
     ScanHead& head = shared.head;
@@ -290,23 +341,24 @@ __device__ void run_others(int warpgroup, const HelperInputs& inputs, SharedMap&
     if (warpgroup == state_warpgroups) {
         cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<S::helper_registers>{});
         constexpr uint32_t barrier = static_cast<uint32_t>(NamedBarrier::Helper);
-        Helper<S::stages, state_warpgroups, barrier>(inputs, walk, head.barriers.tiles, head.barriers.prepared,
-                                                     shared.tiles, shared.p, head.tables, head.rows)
+        Helper<S::stages, state_warpgroups, state_warpgroups, barrier>(walk, head.barriers, shared.tiles, shared.p,
+                                                                       head.rows)
             .run();
         return;
     }
     cuda::ptx::setmaxnreg_dec(cuda::ptx::n32_t<S::load_registers>{});
     const int warp = threadIdx.x % warpgroup_threads / 32;
-    if (threadIdx.x % 32 != 0) {
+    if (warp == warpgroup_warps - 1) {
+        FactorWarp(inputs, walk).run(head.barriers.factors, head.tables, head.rows);
+    } else if (threadIdx.x % 32 != 0) {
         return;
-    }
-    if (warp == 0) {
-        load_chunks<S::stages>(inputs, walk, head.barriers.tiles, shared.tiles);
+    } else if (warp == 0) {
+        load_chunks(inputs, walk, head.barriers, shared.tiles);
     } else if (S::output && warp <= state_warpgroups) {
         RowSender sender(head.barriers.rows[warp - 1]);
         for (int step = 0; step < walk.count; ++step) {
             send(sender, step, shared.tiles[step % S::stages].values[warp - 1], inputs.first_panel + warp - 1);
-            head.barriers.tiles.empty[step % S::stages].arrive();
+            head.barriers.values.empty[step % S::stages].arrive();
         }
     }
 }

@@ -44,9 +44,18 @@ __device__ inline float high_float(uint32_t pair) { return __uint_as_float(pair 
 struct FragmentThread {
     int warp, lane;
 
-    static __device__ FragmentThread here() {
-        const int thread = threadIdx.x % warpgroup_threads;
-        return {thread / 32, thread % 32};
+    static __device__ FragmentThread here() { return of(threadIdx.x); }
+
+    // Read anew: what follows from it does not occupy registers through a loop.
+    static __device__ FragmentThread anew() {
+        uint32_t thread;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        return of(thread);
+    }
+
+    static __device__ FragmentThread of(uint32_t thread) {
+        const int within = thread % warpgroup_threads;
+        return {within / 32, within % 32};
     }
 
     // Row of accumulator registers with (i / 2) % 2 == half.

@@ -284,3 +284,76 @@ fn other_segments_are_as_good() {
         Ok(())
     });
 }
+
+/// Values four times as large, states too, and an output and its gradient a quarter of it: powers of two pass through every
+/// rounding, so that what they cancel in has the same bits. Without the norm, rows of keys and queries likewise.
+#[test]
+fn powers_of_two_cancel() {
+    let scaled = |tensor: &HostTensor, factor: f64| {
+        let values: Vec<f64> = tensor.to_f64().unwrap().into_iter().map(|value| value * factor).collect();
+        HostTensor::rounded(tensor.dtype, &tensor.shape, &values).unwrap()
+    };
+    for (l2norm, inputs) in [(true, mixed()), (false, mixed()), (true, cut())] {
+        let mut inputs = inputs;
+        inputs.problem.l2norm = l2norm;
+        let scale = inputs.problem.output_scale();
+        let mut larger = inputs.clone();
+        larger.v = scaled(&inputs.v, 4.0);
+        larger.h0 = inputs.h0.as_ref().map(|h0| scaled(h0, 4.0));
+        larger.dht = inputs.dht.as_ref().map(|dht| scaled(dht, 0.25));
+        larger.problem.scale = Some(scale * 0.25);
+        let query = if l2norm { 1.0 } else { 0.5 };
+        larger.q = scaled(&inputs.q, query);
+        larger.problem.scale = larger.problem.scale.map(|scale| scale / query as f32);
+        on_some_engines(|device| {
+            let (first, second) =
+                (outputs(device, &inputs, Place::Contiguous)?, outputs(device, &larger, Place::Contiguous)?);
+            for (name, tensor) in &first.0 {
+                let factor = match *name {
+                    "ht" => 4.0,
+                    "dv" | "dh0" => 0.25,
+                    "dq" => 1.0 / query,
+                    _ => 1.0,
+                };
+                // Not by bits: a zero may change its sign with nothing else.
+                let wanted: Vec<f64> = tensor.to_f64().unwrap().into_iter().map(|value| value * factor).collect();
+                if second[name].to_f64().unwrap() != wanted {
+                    return Err(format!("{name} differs, l2norm {l2norm}"));
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Two calls whose launches take turns, as on two streams: neither touches what the other works with.
+#[test]
+fn calls_beside_each_other_keep_their_bits() {
+    let pair = [mixed(), cut()];
+    on_some_engines(|device| {
+        if device.runtime().is_none() {
+            println!("skipped {device}: it has no launches");
+            return Ok(());
+        }
+        let alone: Vec<Outputs> =
+            pair.iter().map(|inputs| outputs(device, inputs, Place::Contiguous)).collect::<Result<_, _>>()?;
+        let staged = pair.each_ref().map(|inputs| Staged::new(device, inputs).unwrap());
+        let bound = staged.each_ref().map(|staged| staged.bind().unwrap());
+        let launches = staged.each_ref().map(|staged| {
+            let backward = staged.backward_plan().and_then(|plan| plan.decision());
+            [staged.forward_plan().decision(), backward].map(|decision| decision.map_or(0, |plan| plan.steps.len()))
+        });
+        for pass in 0..2 {
+            for launch in 0..launches[0][pass].max(launches[1][pass]) {
+                for call in (0..2).filter(|&call| launch < launches[call][pass]) {
+                    bound[call][pass].launch_kernel(launch, Stream::DEFAULT).unwrap();
+                }
+            }
+        }
+        device.synchronize(Stream::DEFAULT).unwrap();
+        for (alone, staged) in alone.iter().zip(&staged) {
+            equal("beside another", alone, &staged.outputs().unwrap())?;
+        }
+        Ok(())
+    });
+}

@@ -2,7 +2,8 @@
 //!
 //! A shape gives a row per way to use it: the forward alone without a tape, on packed rows read in place, on packed rows
 //! copied first, and on contiguous tensors; forward and backward; and the step of a layer whose activations are
-//! checkpointed, which runs the forward twice.
+//! checkpointed, which runs the forward twice. Where a plan cuts sequences, how long it takes depends on how much of a
+//! state the gates leave, so that the forward and both calls have a row each where nothing may be forgotten.
 
 use std::fmt;
 
@@ -31,6 +32,9 @@ const NOISE: usize = 1 << 21;
 /// gradients, which need all of it, are.
 const CHECKED_TOKENS: u64 = 2048;
 const CHECKED_LENGTH: u64 = 4096;
+/// Gates are uniform from this, in nats per token, to 0; write strengths from 0 to the other.
+const STRONGEST_GATE: f64 = -0.2;
+const GREATEST_STRENGTH: f64 = 1.0;
 
 /// `sequences` sequences of one length.
 #[derive(Clone, Debug, Deserialize)]
@@ -46,8 +50,9 @@ pub(super) struct Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { heads, value_heads, tokens, sequences, .. } = self;
-        write!(f, "H{heads} HV{value_heads} T{tokens} seqs{sequences}")
+        let Shape { heads, value_heads, tokens, sequences, pins } = self;
+        let forgetting = if pins.forget_after == Some(0) { " nothing forgotten" } else { "" };
+        write!(f, "H{heads} HV{value_heads} T{tokens} seqs{sequences}{forgetting}")
     }
 }
 
@@ -88,6 +93,12 @@ impl Shape {
             pins: self.pins.clone(),
             ..Gdn::default()
         }
+    }
+
+    /// The same where nothing may be forgotten, unless it is that.
+    fn exact(&self) -> Option<Shape> {
+        let pins = Pins { forget_after: Some(0), ..self.pins.clone() };
+        (pins != self.pins).then(|| Shape { pins, ..self.clone() })
     }
 
     /// Bytes of a token's `q` and `k`, of its `v`, and of its `g` and `beta`.
@@ -153,7 +164,11 @@ impl Noise {
             let values: Vec<f64> = (0..NOISE / 4).map(|_| scale * random.uniform()).collect();
             HostTensor::rounded(DType::F32, &[values.len() as u64], &values)?.upload(device)
         };
-        Ok(Noise { gates: uniform(-0.2)?, strengths: uniform(1.0)?, normal: normal.upload(device)? })
+        Ok(Noise {
+            gates: uniform(STRONGEST_GATE)?,
+            strengths: uniform(GREATEST_STRENGTH)?,
+            normal: normal.upload(device)?,
+        })
     }
 }
 
@@ -246,18 +261,28 @@ impl Set {
     }
 }
 
-/// Times every shape in every use.
+/// Times every shape in every use, and what an exact pre-scan makes of those that are cut.
 pub(super) fn measure_all(device: &Device, clocks: &Clocks, shapes: &[Shape]) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for shape in shapes {
         eprintln!("{shape}");
-        rows.extend(measure(device, clocks, shape)?);
+        rows.extend(measure(device, clocks, shape, |_| true)?);
+        let cut = decision(&device.plan(&Forward(shape.problem(true)))?)?.division.cut;
+        if let Some(exact) = shape.exact().filter(|_| cut) {
+            eprintln!("{exact}");
+            rows.extend(measure(device, clocks, &exact, |name| [PACKED, BOTH].contains(&name))?);
+        }
     }
     Ok(rows)
 }
 
-/// Times one shape in every use, after its results were found right.
-fn measure(device: &Device, clocks: &Clocks, shape: &Shape) -> anyhow::Result<Vec<Row>> {
+/// Times one shape in the uses that are wanted, after its results were found right.
+fn measure(
+    device: &Device,
+    clocks: &Clocks,
+    shape: &Shape,
+    wanted: impl Fn(&'static str) -> bool,
+) -> anyhow::Result<Vec<Row>> {
     let inference = |copies: &[Input]| {
         let problem = Gdn { copies: copies.to_vec(), ..shape.problem(false) };
         device.plan(&Forward(problem))
@@ -291,12 +316,12 @@ fn measure(device: &Device, clocks: &Clocks, shape: &Shape) -> anyhow::Result<Ve
     let backward_plan = backward.decision().context("a GPU plan has programs")?;
     let alone = |name, calls, plan| Use { name, calls, plans: vec![plan], bytes: forward_bytes, flops: forward };
     let uses = [
-        alone("forward, packed", bind(&plain, Layout::Packed)?, plain_plan),
+        alone(PACKED, bind(&plain, Layout::Packed)?, plain_plan),
         alone("forward, packed, copied first", bind(&copied, Layout::Packed)?, decision(&copied)?),
         alone(CONTIGUOUS, bind(&plain, Layout::Contiguous)?, plain_plan),
         alone("forward with tape", bind(&training, Layout::Packed)?, training_plan),
         Use {
-            name: "forward + backward",
+            name: BOTH,
             calls: steps(&[&training])?,
             plans: vec![training_plan, backward_plan],
             bytes: both,
@@ -310,10 +335,13 @@ fn measure(device: &Device, clocks: &Clocks, shape: &Shape) -> anyhow::Result<Ve
             flops: 2 * forward + back,
         },
     ];
-    uses.into_iter().map(|used| used.measure(device, clocks, shape, &sets)).collect()
+    let wanted = uses.into_iter().filter(|used| wanted(used.name));
+    wanted.map(|used| used.measure(device, clocks, shape, &sets)).collect()
 }
 
+const PACKED: &str = "forward, packed";
 const CONTIGUOUS: &str = "forward, contiguous";
+const BOTH: &str = "forward + backward";
 
 /// One way to use a shape: launches of a call for each set of inputs.
 struct Use<'a> {
@@ -348,6 +376,9 @@ impl Use<'_> {
             shape: format!("{shape} {name}"),
             problem: serde_json::to_value(shape.problem(with_gradients))?,
             lengths: Vec::new(),
+            inputs: Some(format!(
+                "gates uniform in {STRONGEST_GATE}..0 nats, beta in 0..{GREATEST_STRENGTH}, all else normal"
+            )),
             program: plans.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
             sha256: digests(device, &plans)?,
             geometry: [("segments", plans[0].division.segments as u32)].into_iter().collect(),
@@ -448,6 +479,15 @@ mod tests {
         let first = &shapes(None).unwrap()[0];
         assert_eq!(first.to_string(), "H2 HV6 T262144 seqs64");
         assert!(first.flops()[0] as f64 / 790e6 < 314.0);
+    }
+
+    #[test]
+    fn an_exact_shape_says_so_and_has_no_other() {
+        let shape = &shapes(None).unwrap()[1];
+        let exact = shape.exact().unwrap();
+        assert_eq!(exact.to_string(), "H16 HV48 T32768 seqs1 nothing forgotten");
+        assert_eq!(exact.problem(true).pins.forget_after, Some(0));
+        assert!(exact.exact().is_none());
     }
 
     #[test]

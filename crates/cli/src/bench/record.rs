@@ -38,6 +38,9 @@ pub(crate) struct Row {
     pub(crate) shape: String,
     pub(crate) problem: serde_json::Value,
     pub(crate) lengths: Vec<i32>,
+    /// How inputs are distributed, where times depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) inputs: Option<String>,
     pub(crate) program: String,
     /// Digests of the cubins.
     pub(crate) sha256: String,

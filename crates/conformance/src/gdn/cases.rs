@@ -94,6 +94,8 @@ pub struct Case {
     pub name: String,
     /// Tokens of each sequence.
     pub lengths: Vec<u64>,
+    /// Empty sequences before the last of these.
+    pub empty: usize,
     /// Whether the sequences, all of one length, are batch rows.
     pub batched: bool,
     /// Key heads.
@@ -120,6 +122,10 @@ pub struct Case {
     pub final_state_gradient: bool,
     /// Whether only the device knows the offsets.
     pub device_offsets: bool,
+    /// Whether there is a backward.
+    pub training: bool,
+    /// How the inputs lie.
+    pub place: Place,
     /// Fixed parts of the plan.
     pub pins: Pins,
 }
@@ -129,6 +135,7 @@ impl Default for Case {
         Case {
             name: String::new(),
             lengths: vec![100],
+            empty: 0,
             batched: false,
             heads: 1,
             value_heads: 2,
@@ -142,16 +149,18 @@ impl Default for Case {
             final_state: false,
             final_state_gradient: false,
             device_offsets: false,
+            training: true,
+            place: Place::default(),
             pins: Pins::default(),
         }
     }
 }
 
 impl Case {
-    /// The problem of these sizes, for training.
+    /// The problem of these sizes.
     pub fn problem(&self) -> Gdn {
         let offsets = self.offsets();
-        let count = self.lengths.len() as u64;
+        let count = offsets.len() as u64 - 1;
         Gdn {
             batch: if self.batched { count } else { 1 },
             tokens: if self.batched { self.lengths.first().copied().unwrap_or(0) } else { offsets[offsets.len() - 1] },
@@ -167,21 +176,25 @@ impl Case {
             beta: self.beta,
             initial_state: self.initial_state,
             final_state: self.final_state,
+            training: self.training,
             pins: self.pins.clone(),
             ..Gdn::default()
         }
     }
 
     fn offsets(&self) -> Vec<u64> {
+        let mut lengths = self.lengths.clone();
+        let last = lengths.len().saturating_sub(1);
+        lengths.splice(last..last, std::iter::repeat_n(0, self.empty));
         let mut end = 0;
-        let ends = self.lengths.iter().map(|length| {
+        let ends = lengths.into_iter().map(|length| {
             end += length;
             end
         });
         [0].into_iter().chain(ends).collect()
     }
 
-    /// Random inputs, with `do`.
+    /// Random inputs, with `do` for training.
     ///
     /// # Errors
     /// None for the element types of a valid problem.
@@ -229,9 +242,9 @@ impl Case {
             beta: tensor(problem.beta, &gates, &beta)?,
             offsets: (!self.batched).then(|| self.offsets()),
             h0: when(self.initial_state, &h0)?,
-            d_o: Some(tensor(DType::Bf16, &v_shape, &d_o)?),
-            dht: when(self.final_state_gradient, &dht)?,
-            place: Place::default(),
+            d_o: if self.training { Some(tensor(DType::Bf16, &v_shape, &d_o)?) } else { None },
+            dht: when(self.training && self.final_state_gradient, &dht)?,
+            place: self.place,
             problem,
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bakewell::error::Property;
-use bakewell::gdn::{Gdn, Sequences};
+use bakewell::gdn::{Gdn, Input, Sequences};
 use bakewell::{DType, Error, Result};
 use bakewell_reference::gdn as reference;
 
@@ -98,6 +98,15 @@ impl Inputs {
             place: Place::default(),
             problem,
         })
+    }
+
+    /// The problem of inputs that lie so: what cannot be read in place is copied.
+    pub(super) fn placed_problem(&self) -> Gdn {
+        let copies = match self.place {
+            Place::Copied => vec![Input::Q, Input::K, Input::V, Input::G, Input::Beta, Input::Do],
+            _ => self.problem.copies.clone(),
+        };
+        Gdn { copies, ..self.problem.clone() }
     }
 
     /// The same with offsets that only the device knows.

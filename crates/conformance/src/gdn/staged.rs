@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Input, Tape};
+use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Tape};
 use bakewell::{Bound, Buffer, DType, Device, Plan, Result, Stream, TensorView};
+use serde::Deserialize;
 
 use super::Inputs;
 use crate::guarded::Guarded;
 use crate::{HostTensor, Outputs};
 
 /// How the inputs lie on the device. Everything between and around rows is NaN.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Place {
     /// Each tensor on its own, dense.
     #[default]
@@ -158,14 +160,11 @@ impl Staged {
     /// The plans' or the device's.
     pub fn new(device: &Device, inputs: &Inputs) -> Result<Staged> {
         let place = inputs.place;
-        let mut problem = inputs.problem.clone();
+        let problem = inputs.placed_problem();
         let gaps = match place {
             Place::Contiguous | Place::Packed | Place::Giant => Gaps { head: 0, token: 0, batch: 0, bytes: 0 },
             Place::Gapped => Gaps { head: 8, token: 8, batch: 0, bytes: 0 },
-            Place::Copied => {
-                problem.copies = vec![Input::Q, Input::K, Input::V, Input::G, Input::Beta, Input::Do];
-                Gaps { head: 1, token: 3, batch: 5, bytes: 4 }
-            }
+            Place::Copied => Gaps { head: 1, token: 3, batch: 5, bytes: 4 },
         };
         let placed = |tensor| match place {
             Place::Giant => Placed::giant(device, tensor),

@@ -1,4 +1,4 @@
-//! Stages of a backward on tensors whose places need 64 bits, gradients and states included: the bits of small tensors.
+//! Stages on tensors whose places need 64 bits, gradients and states included: the bits of small tensors.
 //!
 //! Tensors of tokens and of chunks are moved to the ends of sparse buffers, and the tables say so. The second of two chunks
 //! starts with the first row of `q` and the first matrix of `h` that lie 2^31 elements into their buffers.
@@ -11,7 +11,8 @@ use bakewell_core::params::ParamBlock;
 
 use super::backward::Known;
 use super::forward::emulated;
-use super::inputs::{Case, DIM};
+use super::inputs::{Case, DIM, Inputs};
+use super::model;
 use super::staged::Staged;
 
 /// Rows of a key head before 2^31 elements.
@@ -106,18 +107,18 @@ impl<'a> Moved<'a> {
     }
 
     fn map(&mut self, name: &str, request: &bakewell_core::tensor_map::TensorMapRequest) {
-        if self.schedule.engine == Engine::Wgmma {
+        if self.schedule.engine != Engine::Registers {
             let map = self.device().runtime().expect("programs").encode_tensor_map("a moved tensor", request).unwrap();
             self.block.tensor_map(&format!("{name}_map"), &map).unwrap();
         }
     }
 
-    /// What a stage of either kind reads of tokens.
-    fn inputs(&mut self) {
+    /// What a stage reads of tokens; `values`: `v` or the gradient of `o`.
+    fn inputs(&mut self, values: &str) {
         let rows = self.tokens();
         self.heads("q", 1);
         self.heads("k", 1);
-        self.heads("grad_o", VALUE_HEADS);
+        self.heads(values, VALUE_HEADS);
         for (name, heads) in [("rq", 1), ("rk", 1), ("gate", VALUE_HEADS), ("beta", VALUE_HEADS)] {
             self.tensor(name, rows, heads * 4);
         }
@@ -131,6 +132,24 @@ impl<'a> Moved<'a> {
         let table = std::iter::repeat_n(Chunk::PADDING, CHUNKS - 1).chain(moved);
         let buffer = self.device().upload(&table.flat_map(Chunk::to_bytes).collect::<Vec<_>>()).unwrap();
         self.block.pointer("chunks", buffer.address()).unwrap();
+        buffer
+    }
+
+    /// The inverses of chunks.
+    fn inverses(&mut self) {
+        let rows = self.chunks();
+        let matrix = (CHUNK_TOKENS * CHUNK_TOKENS * 2) as usize;
+        let address = self.tensor("a", rows, VALUE_HEADS * matrix);
+        self.map("a", &wgmma::inverse_request(address, ((rows.first + rows.count) * VALUE_HEADS) as u64));
+    }
+
+    /// The table of segments, of chunks behind the padding.
+    fn segment_table(&mut self) -> Buffer {
+        let (segments, _) = self.staged.inputs.segments();
+        let behind = |segment: &Segment| Segment { first_chunk: segment.first_chunk + CHUNKS as u32 - 1, ..*segment };
+        let table: Vec<u8> = segments.iter().flat_map(|segment| behind(segment).to_bytes()).collect();
+        let buffer = self.device().upload(&table).unwrap();
+        self.block.pointer("segments", buffer.address()).unwrap();
         buffer
     }
 
@@ -164,7 +183,7 @@ fn tails_reach_past_32_bits() {
         let block = returned.tail_block(schedule, &gradients, &adjoint.dh, &tape).unwrap();
         let mut moved = Moved::new(&staged, schedule, block.clone());
         let rows = moved.tokens();
-        moved.inputs();
+        moved.inputs("grad_o");
         for name in ["v_new", "dv"] {
             moved.heads(name, VALUE_HEADS);
         }
@@ -190,27 +209,52 @@ fn adjoints_reach_past_32_bits() {
     let device = emulated(Arch::Sm90, 2, CompletionPolicy::Random);
     let staged = Staged::new(&device, &known.inputs).unwrap();
     let returned = known.returned(&staged);
-    let (segments, _) = staged.inputs.segments();
-    let behind = |segment: &Segment| Segment { first_chunk: segment.first_chunk + CHUNKS as u32 - 1, ..*segment };
     for engine in [Engine::Registers, Engine::Wgmma] {
         let schedule = staged.schedules_on(engine, Stage::Adjoint).next().expect("a program of the stage");
         let scanned = returned.adjoint_from(&known.backward).unwrap();
         let block = returned.adjoint_block(schedule, None, &scanned).unwrap();
         let mut moved = Moved::new(&staged, schedule, block.clone());
-        moved.inputs();
+        moved.inputs("grad_o");
         moved.heads("dv", VALUE_HEADS);
         moved.states("dh");
-        let inverses = moved.chunks();
-        let matrix = (CHUNK_TOKENS * CHUNK_TOKENS * 2) as usize;
-        let address = moved.tensor("a", inverses, VALUE_HEADS * matrix);
-        moved.map("a", &wgmma::inverse_request(address, ((inverses.first + inverses.count) * VALUE_HEADS) as u64));
-        let _table = moved.chunk_table();
-        let table: Vec<u8> = segments.iter().flat_map(|segment| behind(segment).to_bytes()).collect();
-        let table = device.upload(&table).unwrap();
-        moved.block.pointer("segments", table.address()).unwrap();
-        let ctas = segments.len() * VALUE_HEADS * schedule.value_splits() as usize;
+        moved.inverses();
+        let _tables = [moved.chunk_table(), moved.segment_table()];
+        let ctas = staged.inputs.segments().0.len() * VALUE_HEADS * schedule.value_splits() as usize;
         moved.launch(ctas);
         staged.launch(schedule, ctas, &block).unwrap();
         moved.compare();
+    }
+}
+
+#[test]
+fn scans_reach_past_32_bits() {
+    let inputs = Inputs::new(&case());
+    let model = model::Forward::of(&inputs);
+    for (arch, engine) in [(Arch::Sm90, Engine::Registers), (Arch::Sm90, Engine::Wgmma), (Arch::Sm100, Engine::Tcgen05)]
+    {
+        let device = emulated(arch, 3, CompletionPolicy::Random);
+        let staged = Staged::new(&device, &inputs).unwrap();
+        staged.prepare_from(&model).unwrap();
+        for stage in [Stage::Scan, Stage::States] {
+            let schedule = staged.schedules_on(engine, stage).next().expect("a program of the stage");
+            let scanned = staged.scanned().unwrap();
+            let output = schedule.engine != Engine::Registers || stage == Stage::Scan;
+            let block = staged.scan_block_with(schedule, None, &scanned, output).unwrap();
+            let mut moved = Moved::new(&staged, schedule, block.clone());
+            moved.inputs("v");
+            moved.heads("v_new", VALUE_HEADS);
+            if output {
+                moved.heads("o", VALUE_HEADS);
+            }
+            moved.states("h");
+            moved.inverses();
+            let _tables = [moved.chunk_table(), moved.segment_table()];
+            let ctas = inputs.segments().0.len() * VALUE_HEADS * schedule.value_splits() as usize;
+            moved.launch(ctas);
+            let far = scanned.ht.read().unwrap();
+            staged.launch(schedule, ctas, &block).unwrap();
+            moved.compare();
+            assert!(far == scanned.ht.read().unwrap(), "{}: final states differ", schedule.name);
+        }
     }
 }

@@ -159,16 +159,34 @@ impl<'a> Staged<'a> {
 
     /// The same with or without room for an output.
     pub(super) fn scan_with(&self, schedule: &Gdn, start: Option<&Buffer>, output: bool) -> Result<Scanned> {
+        let scanned = self.scanned()?;
+        let block = self.scan_block_with(schedule, start, &scanned, output)?;
+        let ctas = self.inputs.segments().0.len() * self.inputs.case.value_heads * schedule.value_splits() as usize;
+        self.launch(schedule, ctas, &block)?;
+        Ok(scanned)
+    }
+
+    /// Room for everything that a scan may write.
+    pub(super) fn scanned(&self) -> Result<Scanned> {
         let case = &self.inputs.case;
-        let (segments, _) = self.inputs.segments();
         let values = (self.inputs.rows * case.value_heads * DIM * 2) as u64;
         let states = case.value_heads * DIM * DIM;
-        let scanned = Scanned {
+        Ok(Scanned {
             o: poisoned(self.device, values)?,
             v_new: poisoned(self.device, values)?,
             h: poisoned(self.device, (self.inputs.chunks().len() * states * 2) as u64)?,
             ht: poisoned(self.device, (case.lengths.len() * states * 4) as u64)?,
-        };
+        })
+    }
+
+    /// The block of a scan that writes all of it, an output or none.
+    pub(super) fn scan_block_with(
+        &self,
+        schedule: &Gdn,
+        start: Option<&Buffer>,
+        scanned: &Scanned,
+        output: bool,
+    ) -> Result<ParamBlock> {
         let mut block = self.scan_block(schedule)?;
         block
             .pointer("h0", self.h0.as_ref().map_or(0, Buffer::address))?
@@ -190,9 +208,7 @@ impl<'a> Staged<'a> {
             self.write_maps(&mut block, &of_values, &[("h", &scanned.h)])?;
             self.write_inverse_map(&mut block)?;
         }
-        let ctas = segments.len() * case.value_heads * schedule.value_splits() as usize;
-        self.launch(schedule, ctas, &block)?;
-        Ok(scanned)
+        Ok(block)
     }
 
     /// The tensor maps of a stage: those of q and k, of tensors of value heads, and of states.

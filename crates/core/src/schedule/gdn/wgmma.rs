@@ -11,7 +11,7 @@
 //! | `Stage::Adjoint` | backward | `dv` (dVb), `dh`, `dh0` |
 //!
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
-//! warpgroup and one that loads work ahead of the state. The pre-scan has all of them.
+//! warpgroup, and one of warps that load, store and make factors, work ahead of the state. The pre-scan has all value columns.
 
 use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, f32, pointer, scan, wgmma_tail};
 use crate::params::{ParamField, ParamKind, ParamLayout};
@@ -43,21 +43,22 @@ pub struct Wgmma {
     pub state_registers: u32,
     /// Registers of a thread of the helper warpgroup.
     pub helper_registers: u32,
-    /// Registers of a thread of the warpgroup that loads.
+    /// Registers of a thread of the warpgroup that loads, stores and makes factors.
     pub load_registers: u32,
 }
 
 impl Wgmma {
     /// The facts of a schedule.
     pub const fn of(schedule: &Gdn) -> Wgmma {
+        let snapshots = matches!(schedule.stage, Stage::States | Stage::Adjoint);
         let base = Wgmma {
             stages: 3,
-            slots: 2,
-            snapshots: matches!(schedule.stage, Stage::States | Stage::Adjoint),
+            slots: if snapshots { 2 } else { 3 },
+            snapshots,
             output: !matches!(schedule.stage, Stage::PreScan),
             state_registers: 208,
-            helper_registers: 72,
-            load_registers: 24,
+            helper_registers: 64,
+            load_registers: 32,
         };
         if schedule.value_columns == HEAD_DIM {
             return base;
@@ -74,10 +75,11 @@ const fn state_warpgroups(schedule: &Gdn) -> u32 {
     schedule.value_columns / WARPGROUP_VALUES
 }
 
-/// A ring of tiles, one of what the helper makes, and a place of rows for each state warpgroup; full and empty.
+/// Rings of operands, of values, of factors and of what the helper makes, and a place of rows for each state warpgroup; full
+/// and empty.
 const fn barriers(schedule: &Gdn) -> u32 {
     let facts = Wgmma::of(schedule);
-    2 * (facts.stages + facts.slots + state_warpgroups(schedule))
+    2 * (2 * facts.stages + 2 * facts.slots + state_warpgroups(schedule))
 }
 
 /// Bytes of dynamic shared memory: barriers and tables, masked products, tiles, snapshots of the state.
@@ -87,8 +89,8 @@ pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
     }
     let facts = Wgmma::of(schedule);
     let warpgroups = state_warpgroups(schedule);
-    // Four factors per token and the decay of the chunk, padded to 16 bytes; three more factors for the helper.
-    let tables = (4 * CHUNK_TOKENS * 4 + 16) + 3 * CHUNK_TOKENS * 4;
+    // Four factors per token and the decay of the chunk, padded to 16 bytes; four more factors for the helper.
+    let tables = (4 * CHUNK_TOKENS * 4 + 16) + 4 * CHUNK_TOKENS * 4;
     let head = (8 * barriers(schedule)).next_multiple_of(16) + facts.slots * tables + WORK_BYTES;
     let output = facts.output as u32;
     let chunk = (2 + 2 * output + warpgroups + 1) * PANEL_BYTES;
