@@ -112,6 +112,7 @@ pub(super) fn measure<S: Shape>(device: &Device, clocks: &Clocks, shape: &S) -> 
         shape: shape.to_string(),
         problem: serde_json::to_value(&problem)?,
         lengths: shape.lengths(),
+        inputs: None,
         program: programs.join(" + "),
         sha256: plan.schedules().iter().map(digest).collect::<Result<Vec<_>>>()?.join(" + "),
         geometry: S::geometry(decision).into_iter().collect(),
