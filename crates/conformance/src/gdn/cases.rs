@@ -94,8 +94,6 @@ pub struct Case {
     pub name: String,
     /// Tokens of each sequence.
     pub lengths: Vec<u64>,
-    /// Empty sequences before the last of these.
-    pub empty: usize,
     /// Whether the sequences, all of one length, are batch rows.
     pub batched: bool,
     /// Key heads.
@@ -135,7 +133,6 @@ impl Default for Case {
         Case {
             name: String::new(),
             lengths: vec![100],
-            empty: 0,
             batched: false,
             heads: 1,
             value_heads: 2,
@@ -183,11 +180,8 @@ impl Case {
     }
 
     fn offsets(&self) -> Vec<u64> {
-        let mut lengths = self.lengths.clone();
-        let last = lengths.len().saturating_sub(1);
-        lengths.splice(last..last, std::iter::repeat_n(0, self.empty));
         let mut end = 0;
-        let ends = lengths.into_iter().map(|length| {
+        let ends = self.lengths.iter().map(|length| {
             end += length;
             end
         });
