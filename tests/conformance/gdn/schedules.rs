@@ -1,12 +1,13 @@
-//! On the emulator: orders of warps and of asynchronous work, SM counts, the bytes that layouts move, and which programs the
-//! cases reach.
+//! On the emulator: orders of warps and of asynchronous work, SM counts, the bytes that layouts move, more CTAs than a grid's
+//! other dimensions hold, and which programs the cases reach.
 
 use std::collections::BTreeSet;
 
 use bakewell::emulator::EmulatedRuntime;
 use bakewell::emulator::trace::Path;
-use bakewell::gdn::Pins;
+use bakewell::gdn::{Pins, Sequences};
 use bakewell::schedule::Schedule;
+use bakewell::schedule::gdn::Engine;
 use bakewell::{Arch, Device};
 use bakewell_conformance::Judged;
 use bakewell_conformance::gdn::{Case, Inputs, Place};
@@ -68,6 +69,23 @@ fn packed_rows_are_read_in_place() {
         let rows = 73 * (2 * (256 + 256 + 512) + 512 + 8 + 2 * 8);
         assert_eq!(copied[stored] - contiguous[stored], rows, "a copy writes every byte once");
     }
+}
+
+/// 1366 sequences with 48 heads are 65,568 CTAs of a scan. All but two of the sequences are empty, and without them the outputs
+/// are the same.
+#[test]
+fn many_sequences_with_many_heads() {
+    let pins = Pins { engine: Some(Engine::Registers), value_columns: Some(128), ..Pins::default() };
+    let case = Case { lengths: vec![3, 2], heads: 16, value_heads: 48, training: false, pins, ..Case::default() };
+    let few = case.inputs().unwrap();
+    let mut many = few.clone();
+    let offsets: Vec<u64> = [vec![0], vec![3; 1365], vec![5]].concat();
+    many.offsets = Some(offsets.clone());
+    many.problem.sequences = Sequences::Offsets(offsets);
+    assert_eq!(many.problem.sequence_count(), 1366);
+    let device = device(Arch::Sm90, |_| ());
+    let [few, many] = [few, many].map(|inputs| outputs(&device, &inputs, Place::Contiguous).unwrap());
+    equal("with 1364 empty sequences", &few, &many).unwrap();
 }
 
 /// Every program that ships is run by a case of `bakewell verify`, and has evidence from there.

@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | `q`, `k` | bf16 | `[B, T, H, 128]` | read in place, see below |
 //! | `v`, `do` | bf16 | `[B, T, HV, 128]` | read in place |
-//! | `g` | f32 | `[B, T, HV]` | read in place; natural logarithm of the decay, normally at most 0; may be absent |
+//! | `g` | f32 | `[B, T, HV]` | read in place; natural logarithm of the decay, at most 0, which the reference checks and programs trust; may be absent |
 //! | `beta` | f32 or bf16 | `[B, T, HV]` | read in place |
 //! | `cu_seqlens` | i32 or i64 | `[N + 1]` | contiguous |
 //! | `h0`, `ht`, `dht`, `dh0` | f32 | `[N, HV, 128 (key), 128 (value)]` | contiguous |

@@ -95,7 +95,7 @@ pub struct Gdn<'a> {
     pub k: &'a [f64],
     /// `[tokens, value_heads, head_dim]`.
     pub v: &'a [f64],
-    /// Natural logarithm of the decay, `[tokens, value_heads]`.
+    /// Natural logarithm of the decay, at most 0, `[tokens, value_heads]`.
     pub g: &'a [f64],
     /// Strength of a write, `[tokens, value_heads]`.
     pub beta: &'a [f64],
@@ -157,6 +157,10 @@ impl Gdn<'_> {
         expect_len("v", tokens * value_heads * head_dim, self.v)?;
         expect_len("g", tokens * value_heads, self.g)?;
         expect_len("beta", tokens * value_heads, self.beta)?;
+        // A decay itself, given for its logarithm, is positive.
+        if let Some(gate) = self.g.iter().find(|&&gate| gate > 0.0) {
+            return Err(Error::value("g", "logarithms of decays, at most 0", gate));
+        }
         match self.h0 {
             Some(h0) => expect_len("h0", sequences * value_heads * self.state_elements(), h0),
             None => Ok(()),

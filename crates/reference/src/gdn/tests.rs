@@ -148,6 +148,9 @@ fn bad_arguments_are_named() {
     );
     assert_eq!(message(Gdn { offsets: &[0, 41], ..good }), "q: expected 246 elements, got 252");
     assert_eq!(message(Gdn { h0: Some(&[0.0]), ..good }), "h0: expected 108 elements, got 1");
+    let mut decays = good.g.to_vec();
+    decays[5] = 0.75;
+    assert_eq!(message(Gdn { g: &decays, ..good }), "g: expected logarithms of decays, at most 0, got 0.75");
     assert_eq!(adjoint(&good, &[], None).unwrap_err().to_string(), "do: expected 504 elements, got 0");
     assert_eq!(adjoint(&good, &owned.d_o, Some(&[])).unwrap_err().to_string(), "dht: expected 108 elements, got 0");
 }
