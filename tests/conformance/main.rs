@@ -1,5 +1,7 @@
 //! Every operation on every engine present: against goldens, generated cases, and its own promises.
 
+#[cfg(feature = "emulator")]
+mod damage;
 mod devices;
 mod gdn;
 mod gqa_decode;

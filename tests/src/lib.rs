@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`contract`] | what every operation promises about tensors, bindings and launches |
 //! | [`plans`] | what every planner promises |
+#![cfg_attr(feature = "emulator", doc = "| [`damage`] | shipped programs with a line changed |")]
 #![cfg_attr(feature = "emulator", doc = "| [`emulated`] | the emulator under chosen options |")]
 #![cfg_attr(feature = "cuda", doc = "| [`graphs`] | captured launches |")]
 //! | [`recording`] | a runtime that executes nothing and remembers everything |
@@ -25,6 +26,8 @@ use bakewell_conformance::engines::Engines;
 use serde::de::DeserializeOwned;
 
 pub mod contract;
+#[cfg(feature = "emulator")]
+pub mod damage;
 #[cfg(feature = "emulator")]
 pub mod emulated;
 #[cfg(feature = "cuda")]

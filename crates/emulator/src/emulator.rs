@@ -1,109 +1,18 @@
 //! The library API: load a module, set buffers, launch, read results, findings and counters.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::async_engine::{AsyncEngine, CompletionPolicy};
-use crate::check::Observer;
-use crate::check::order::{LaunchState, OrderChecker};
 use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
-use crate::exec::mbarrier::Mbarriers;
 use crate::finding::Finding;
 use crate::isa::Target;
-use crate::machine::{Cluster, Cta, Grid, IDLE_TURNS, LaunchShape, NamedBarrier, Regs, Status, WARP, Warp};
-use crate::memory::{AccessError, GlobalMemory, LocalMemory, SHARED_START, SharedMemory, TensorMemory};
-use crate::numerics::approx::Approximation;
+use crate::machine::{Grid, LaunchShape};
+use crate::memory::{AccessError, GlobalMemory, SHARED_START};
+use crate::options::Options;
 use crate::parse::ast;
-use crate::rng::Rng;
+use crate::run::Run;
 use crate::trace::Counters;
-
-/// How tensor-core sums are modelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MatrixNumerics {
-    /// As measured or documented for the target. The default, and what evidence about a program rests on.
-    #[default]
-    Hardware,
-    /// Exact products, one rounding to f32 per instruction: several times faster where products dominate, for tests
-    /// whose subject is order, addresses or control flow.
-    Plain,
-}
-
-/// Which checkers run. Turning one off never changes results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Checks {
-    /// Reads of bytes that nobody wrote.
-    pub uninitialised: bool,
-    /// Happens-before: races, missing fences, lifetime.
-    pub order: bool,
-    /// Warnings about missing `tcgen05.fence`, which some compilers never emit.
-    pub tensor_fences: bool,
-    /// Warnings about generic reads of shared memory that an asynchronous copy overwrites without a proxy fence between.
-    pub read_fences: bool,
-}
-
-impl Default for Checks {
-    fn default() -> Self {
-        Checks { uninitialised: true, order: true, tensor_fences: false, read_fences: false }
-    }
-}
-
-/// Makes the checker of one cluster.
-pub type ObserverFactory = Arc<dyn Fn(&LaunchShape, &Program) -> Box<dyn Observer> + Send + Sync>;
-
-/// Options of an emulator.
-#[derive(Clone)]
-pub struct Options {
-    /// Seed of every choice.
-    pub seed: u64,
-    /// When asynchronous work completes.
-    pub policy: CompletionPolicy,
-    /// Host threads; 1 makes whole launches deterministic, also between clusters.
-    pub workers: usize,
-    /// Checkers.
-    pub checks: Checks,
-    /// SMs of the device.
-    pub sm_count: u32,
-    /// Tensor-core sums.
-    pub numerics: MatrixNumerics,
-    /// Approximate functions, perturbed from a seed or not.
-    pub approximation: Approximation,
-    /// Most warp instructions of one cluster.
-    pub instruction_limit: u64,
-    /// Makes a checker for each cluster in place of the one that `checks.order` asks for.
-    pub observer: Option<ObserverFactory>,
-}
-
-impl Options {
-    /// Seed 0, random completion, all host threads, all checks, the target's SM count.
-    pub fn new(target: Target) -> Options {
-        Options {
-            seed: 0,
-            policy: CompletionPolicy::Random,
-            workers: rayon::current_num_threads(),
-            checks: Checks::default(),
-            sm_count: target.sm_count(),
-            numerics: MatrixNumerics::Hardware,
-            approximation: Approximation::default(),
-            instruction_limit: 20_000_000_000,
-            observer: None,
-        }
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("seed", &self.seed)
-            .field("policy", &self.policy)
-            .field("workers", &self.workers)
-            .field("checks", &self.checks)
-            .field("sm_count", &self.sm_count)
-            .field("numerics", &self.numerics)
-            .finish_non_exhaustive()
-    }
-}
 
 /// PTX text, parsed.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,6 +101,8 @@ pub struct Report {
     pub counters: Counters,
     /// Text that the program printed.
     pub output: String,
+    /// How often each line of a kernel was executed, by warps of which a lane was active, with [`Options::profile`].
+    pub executed: BTreeMap<(String, u32), u64>,
 }
 
 impl Report {
@@ -206,7 +117,7 @@ impl Report {
 pub struct Emulator {
     /// Architecture.
     pub target: Target,
-    options: RwLock<Arc<Options>>,
+    options: Arc<Options>,
     memory: RwLock<Arc<GlobalMemory>>,
     launches: std::sync::atomic::AtomicU64,
 }
@@ -218,23 +129,15 @@ impl Emulator {
         memory.check_init = options.checks.uninitialised;
         Emulator {
             target,
-            options: RwLock::new(Arc::new(options)),
+            options: Arc::new(options),
             memory: RwLock::new(Arc::new(memory)),
             launches: std::sync::atomic::AtomicU64::new(0),
         }
     }
 
-    /// The options of launches from now on.
-    pub fn options(&self) -> Arc<Options> {
-        self.options.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Replaces the seed of launches from now on.
-    pub fn set_seed(&self, seed: u64) {
-        let mut options = self.options.write().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = (**options).clone();
-        changed.seed = seed;
-        *options = Arc::new(changed);
+    /// The options of its launches.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     fn memory(&self) -> Arc<GlobalMemory> {
@@ -352,19 +255,8 @@ impl Emulator {
         }
         let id = self.launches.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let workspace = if program.is_cooperative() { self.grid_workspace()? } else { 0 };
-        let run = Run {
-            grid: Arc::new(Grid::new(shape, id, workspace)),
-            program,
-            params: Arc::new(params.to_vec()),
-            global: self.memory(),
-            options: self.options(),
-            target: self.target,
-            turns: Mutex::default(),
-            turn_over: Condvar::new(),
-            report: Mutex::new(Report::default()),
-            idle: Mutex::new((0, 0)),
-            order: Arc::default(),
-        };
+        let grid = Arc::new(Grid::new(shape, id, workspace));
+        let run = Run::new(program, grid, params, self.memory(), (self.options.clone(), self.target));
         tracing::debug!(kernel, ?shape, "emulate");
         let report = run.run();
         if workspace != 0 {
@@ -447,234 +339,4 @@ fn host_error(error: AccessError) -> Error {
     Error::HostAccess(match error {
         AccessError::OutOfBounds(text) | AccessError::Uninitialised(text) | AccessError::Misaligned(text) => text,
     })
-}
-
-/// A launch while it runs.
-struct Run {
-    grid: Arc<Grid>,
-    program: Arc<Program>,
-    params: Arc<Vec<u8>>,
-    global: Arc<GlobalMemory>,
-    options: Arc<Options>,
-    target: Target,
-    /// Clusters by what happens to them next.
-    turns: Mutex<Turns>,
-    /// A worker gave its cluster back.
-    turn_over: Condvar,
-    report: Mutex<Report>,
-    /// Progress when it was last seen to change, and turns that ended in vain since.
-    idle: Mutex<(u64, u64)>,
-    /// What the happens-before checkers of its clusters share.
-    order: Arc<LaunchState>,
-}
-
-/// The clusters of a launch that are on the device.
-#[derive(Default)]
-struct Turns {
-    /// Linear indices of clusters that have not begun.
-    waiting: VecDeque<u64>,
-    /// Begun, and waiting for other clusters.
-    paused: VecDeque<Box<Cluster>>,
-    /// Held by workers. What they give back may let others go on.
-    running: usize,
-}
-
-impl Run {
-    fn run(self) -> Report {
-        self.turns().waiting.extend((0..self.resident()).map_while(|_| self.grid.take_cluster()));
-        let workers = self.options.workers.max(1);
-        if workers == 1 || self.grid.shape.cluster_count() == 1 {
-            self.work();
-        } else {
-            rayon::scope(|scope| {
-                for _ in 0..workers {
-                    scope.spawn(|_| self.work());
-                }
-            });
-        }
-        let mut report = self.report.into_inner().unwrap_or_else(PoisonError::into_inner);
-        report.findings.sort_by_key(|finding| (finding.cta, finding.warp, finding.line, finding.kind));
-        report
-    }
-
-    /// Clusters that are on the device at the same time.
-    fn resident(&self) -> u64 {
-        let shape = &self.grid.shape;
-        let by_threads = self.target.threads_per_sm() / shape.threads().next_multiple_of(32);
-        let by_shared = self.target.shared_per_sm() / (shape.shared_bytes + SHARED_START);
-        let per_sm = by_threads.min(by_shared).min(self.target.ctas_per_sm()).max(1);
-        let ctas = u64::from(self.options.sm_count.max(1)) * u64::from(per_sm);
-        (ctas / u64::from(shape.cluster_size())).max(1)
-    }
-
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One worker: runs clusters until none is left.
-    fn work(&self) {
-        while let Some(mut cluster) = self.next_cluster() {
-            let status = cluster.run();
-            let paused = match status {
-                Status::Paused if !self.is_stuck() => Some(cluster),
-                Status::Paused => {
-                    cluster.report_livelock();
-                    self.collect(*cluster);
-                    self.grid.stop();
-                    None
-                }
-                Status::Done => {
-                    self.collect(*cluster);
-                    None
-                }
-            };
-            let next = match status {
-                Status::Done if !self.grid.is_stopped() => self.grid.take_cluster(),
-                _ => None,
-            };
-            let mut turns = self.turns();
-            turns.running -= 1;
-            turns.paused.extend(paused);
-            turns.waiting.extend(next);
-            self.turn_over.notify_all();
-        }
-    }
-
-    /// The cluster whose turn it is; `None` when none is left and no worker can bring one.
-    fn next_cluster(&self) -> Option<Box<Cluster>> {
-        let mut turns = self.turns();
-        loop {
-            if let Some(linear) = turns.waiting.pop_front() {
-                turns.running += 1;
-                drop(turns);
-                return Some(Box::new(self.cluster(linear)));
-            }
-            if let Some(cluster) = turns.paused.pop_front() {
-                turns.running += 1;
-                return Some(cluster);
-            }
-            if turns.running == 0 {
-                return None;
-            }
-            turns = self.turn_over.wait(turns).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Whether clusters have taken turns for long without any of them making progress.
-    fn is_stuck(&self) -> bool {
-        let progress = self.grid.progress();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        *idle = if idle.0 == progress { (progress, idle.1 + 1) } else { (progress, 0) };
-        idle.1 > IDLE_TURNS.max(64 * self.grid.shape.cluster_count())
-    }
-
-    fn collect(&self, cluster: Cluster) {
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        report.counters.merge(&cluster.counters);
-        report.output.push_str(&cluster.output);
-        for finding in cluster.findings {
-            let known = report
-                .findings
-                .iter()
-                .any(|f| f.kind == finding.kind && f.line == finding.line && f.object == finding.object);
-            if !known {
-                report.findings.push(finding);
-            }
-        }
-    }
-
-    /// Makes the cluster of a linear index.
-    fn cluster(&self, linear: u64) -> Cluster {
-        let shape = &self.grid.shape;
-        let index = shape.cluster_index(linear);
-        let ctas = (0..shape.cluster_size()).map(|rank| self.cta(index, rank)).collect();
-        let seed = self.options.seed;
-        Cluster {
-            index,
-            linear,
-            ctas,
-            program: self.program.clone(),
-            params: self.params.clone(),
-            grid: self.grid.clone(),
-            global: self.global.clone(),
-            options: self.options.clone(),
-            engine: AsyncEngine::new(self.options.policy, seed, linear),
-            barrier: Default::default(),
-            clock: 0,
-            rng: Rng::new(seed, linear),
-            observer: self.observer(linear),
-            findings: Vec::new(),
-            faulted: false,
-            counters: Counters::default(),
-            output: String::new(),
-            spins: 0,
-        }
-    }
-
-    /// The checker of the cluster of a linear index.
-    fn observer(&self, linear: u64) -> Option<Box<dyn Observer>> {
-        let shape = &self.grid.shape;
-        match &self.options.observer {
-            Some(make) => Some(make(shape, &self.program)),
-            None if self.options.checks.order => Some(Box::new(OrderChecker::new(
-                self.order.clone(),
-                shape,
-                self.program.clone(),
-                self.global.clone(),
-                linear,
-                self.options.checks,
-            ))),
-            None => None,
-        }
-    }
-
-    fn cta(&self, cluster: [u32; 3], rank: u32) -> Cta {
-        let shape = &self.grid.shape;
-        let [cx, cy, _] = shape.cluster;
-        let inside = [rank % cx, rank / cx % cy, rank / (cx * cy)];
-        let index = std::array::from_fn(|i| cluster[i] * shape.cluster[i] + inside[i]);
-        let threads = shape.threads();
-        let check = self.options.checks.uninitialised;
-        let live: Vec<u32> =
-            (0..threads.div_ceil(WARP as u32)).map(|warp| (threads - warp * WARP as u32).min(WARP as u32)).collect();
-        let warps = live.iter().enumerate().map(|(warp, &lanes)| {
-            let mask = u32::MAX >> (WARP as u32 - lanes);
-            let local = LocalMemory::new(self.program.local_bytes, check);
-            let mut warp = Warp::new(rank, warp as u32, mask, self.registers(), local);
-            warp.register_budget = self.program.demands.registers_at_launch().unwrap_or(0);
-            Some(Box::new(warp))
-        });
-        Cta {
-            rank,
-            index,
-            shared: SharedMemory::new(shape.shared_bytes, check),
-            tensor: self.target.has_tensor_memory().then(|| Box::new(TensorMemory::new())),
-            tensor_changes: 0,
-            mbarriers: Mbarriers::default(),
-            barriers: std::array::from_fn(|_| NamedBarrier::default()),
-            register_pool: 0,
-            released_dependents: false,
-            warps: warps.collect(),
-            live_threads: threads,
-            live_by_warp: live,
-        }
-    }
-
-    /// Registers with the program's constants in place.
-    fn registers(&self) -> Regs {
-        let mut regs = Regs::new(self.program.registers);
-        for &(reg, value) in &self.program.constants32 {
-            regs.set::<u32>(reg, u32::MAX, &[value; WARP]);
-        }
-        for &(reg, value) in &self.program.constants64 {
-            regs.set::<u64>(reg, u32::MAX, &[value; WARP]);
-        }
-        for &(reg, value) in &self.program.constants128 {
-            regs.set::<u128>(reg, u32::MAX, &[value; WARP]);
-        }
-        if let Some(p) = self.program.constant_predicates[1] {
-            regs.set_pred(p, u32::MAX, u32::MAX);
-        }
-        regs
-    }
 }

@@ -466,7 +466,8 @@ fn scalar(kind: &str, value: &serde_json::Value) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::{Module, Options};
+    use crate::emulator::Module;
+    use crate::options::Options;
 
     fn bind(params: &str, json: &str) -> Result<(Emulator, Bound)> {
         let text = format!(".version 9.2\n.target sm_100a\n.address_size 64\n.visible .entry k({params}) {{ ret; }}");

@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`emulator`] | the API: module, memory, launch, report |
+//! | [`options`] | what can be chosen |
 //! | [`runtime`] | the emulator as a device of Bakewell |
 //! | [`parse`] | text to syntax tree |
 //! | [`isa`] | types, targets, the table of instruction forms |
@@ -63,17 +64,20 @@ pub mod layout;
 pub mod machine;
 pub mod memory;
 pub mod numerics;
+pub mod options;
 pub mod parse;
 pub mod rng;
+mod run;
 pub mod runtime;
 #[cfg(test)]
 mod testing;
 pub mod trace;
 
 pub use async_engine::CompletionPolicy;
-pub use emulator::{Checks, Emulator, Launch, LoadedModule, MatrixNumerics, Module, Options, Report};
+pub use emulator::{Emulator, Launch, LoadedModule, Module, Report};
 pub use error::{Error, Result};
 pub use finding::{Finding, Kind};
 pub use isa::Target;
+pub use options::{Checks, MatrixNumerics, Options};
 pub use runtime::EmulatedRuntime;
 pub use trace::Counters;

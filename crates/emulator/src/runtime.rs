@@ -7,9 +7,10 @@ use bakewell_core::runtime::Kernel;
 use bakewell_core::tensor_map::{TensorMap, TensorMapRequest};
 use bakewell_core::{Arch, LaunchConfig, Memory, Program, Runtime, Stream};
 
-use crate::emulator::{Emulator, Launch, LoadedModule, Module, Options, Report};
+use crate::emulator::{Emulator, Launch, LoadedModule, Module, Report};
 use crate::finding::Finding;
 use crate::layout::tensor_map;
+use crate::options::Options;
 
 type CoreError = bakewell_core::Error;
 type CoreResult<T> = bakewell_core::Result<T>;
@@ -36,17 +37,17 @@ struct LoadedKernel {
     module: Arc<LoadedModule>,
 }
 
-/// The faults of one launch; at least one of them is no warning.
+/// What was found in one launch: a fault, or warnings where those fail it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Findings(pub Vec<Finding>);
 
 impl std::fmt::Display for Findings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut faults = self.0.iter().filter(|finding| !finding.warning);
-        if let Some(first) = faults.next() {
+        let first = self.0.iter().find(|finding| !finding.warning).or(self.0.first());
+        if let Some(first) = first {
             write!(f, "{first}")?;
         }
-        match faults.count() {
+        match self.0.len().saturating_sub(1) {
             0 => Ok(()),
             more => write!(f, " (and {more} more)"),
         }
@@ -56,10 +57,11 @@ impl std::fmt::Display for Findings {
 impl std::error::Error for Findings {}
 
 impl EmulatedRuntime {
-    /// Options for Bakewell's own programs: the SM count of a common product, and every check that they must pass.
+    /// Options for Bakewell's own programs: the SM count of a common product, and every check that they must pass, warnings included.
     pub fn options(arch: Arch) -> Options {
         let mut options = Options::new(arch.into());
-        options.checks.read_fences = true;
+        (options.checks.read_fences, options.checks.tensor_fences) = (true, true);
+        options.deny_warnings = true;
         options
     }
 
@@ -164,7 +166,10 @@ impl Runtime for EmulatedRuntime {
         if let Some(index) = kernels.iter().position(|kernel| kernel.program == name) {
             return Ok(Kernel(index as u64));
         }
-        let text = program.ptx()?;
+        let mut text = program.ptx()?.to_string();
+        if let Some(patch) = &self.emulator.options().patch {
+            text = patch(&name, text);
+        }
         let load = || {
             let module = self.emulator.load(&Module::parse(&text)?)?;
             // Decoding finds what cannot be executed now, not at the first launch.
@@ -192,11 +197,15 @@ impl Runtime for EmulatedRuntime {
             .emulator
             .launch(&module, &entry, launch, params)
             .map_err(|error| Self::failed(program.clone(), error))?;
-        let faults = (!report.is_clean()).then(|| Findings(report.findings.clone()));
+        let denied = self.emulator.options().deny_warnings && !report.findings.is_empty();
+        let faults = (denied || !report.is_clean()).then(|| Findings(report.findings.clone()));
         let mut total = lock(&self.report);
         total.findings.extend(report.findings);
         total.counters.merge(&report.counters);
         total.output.push_str(&report.output);
+        for (line, count) in report.executed {
+            *total.executed.entry(line).or_default() += count;
+        }
         match faults {
             Some(faults) => Err(Self::failed(program, faults)),
             None => Ok(()),

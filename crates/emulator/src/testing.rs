@@ -1,7 +1,9 @@
 //! Runs a few lines of PTX on one warp: what the tests of every family use.
 
-use crate::emulator::{Emulator, Launch, Module, Options, Report};
+use crate::emulator::{Emulator, Launch, Module, Report};
+
 use crate::isa::Target;
+use crate::options::Options;
 
 /// Declarations that every snippet may use.
 const REGISTERS: &str = "

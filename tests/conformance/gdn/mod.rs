@@ -50,7 +50,7 @@ fn verify(device: &Device, inputs: &Inputs, expected: &Expected) -> Result<Judge
 }
 
 /// The outputs of one run.
-fn outputs(device: &Device, inputs: &Inputs, place: Place) -> Result<Outputs, String> {
+pub(crate) fn outputs(device: &Device, inputs: &Inputs, place: Place) -> Result<Outputs, String> {
     let placed = Inputs { place, ..inputs.clone() };
     run(device, &placed).map(|run| run.outputs).map_err(|error| error.to_string())
 }

@@ -24,7 +24,7 @@ fn goldens() -> Vec<Golden<Inputs>> {
 }
 
 /// Random inputs with log-sum-exp.
-fn generated(spec: &Spec, num_splits: Option<u32>) -> Inputs {
+pub(crate) fn generated(spec: &Spec, num_splits: Option<u32>) -> Inputs {
     let mut inputs = Inputs::generate(spec, 31);
     inputs.problem.num_splits = num_splits;
     inputs.problem.lse = true;

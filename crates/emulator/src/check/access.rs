@@ -25,8 +25,8 @@ enum Lack {
     WriterFence,
     /// A read that no proxy fence follows before the overwrite.
     ReadFence,
-    /// No `tcgen05.fence`.
-    TensorFence,
+    /// No `tcgen05.fence::after_thread_sync`, or no `before_thread_sync`.
+    TensorFence { after: bool },
 }
 
 impl OrderChecker {
@@ -217,12 +217,17 @@ impl OrderChecker {
         let verdict = |lack| Some(Verdict { record: record.clone(), address, lack });
         if access.space == Space::Tensor {
             let slot = self.issuer_slot(actor, access);
-            let fenced = match self.operations.get(&access.operation) {
-                Some(op) => op.tensor_fenced,
-                None => self.tensor_fenced[slot as usize],
+            if !self.checks.tensor_fences || record.slot == slot && !record.asynchronous {
+                return None;
+            }
+            if record.by_warp && !record.is_fenced(&stamp.fenced_tensor) {
+                return verdict(Lack::TensorFence { after: false });
+            }
+            let after = match self.operations.get(&access.operation) {
+                Some(op) => &op.tensor_after,
+                None => &self.tensor_after[slot as usize],
             };
-            let own = record.slot == slot && !record.asynchronous;
-            return if !self.checks.tensor_fences || fenced || own { None } else { verdict(Lack::TensorFence) };
+            return if record.is_fenced(after) { None } else { verdict(Lack::TensorFence { after: true }) };
         }
         if record.asynchronous {
             return None;
@@ -250,11 +255,18 @@ impl OrderChecker {
             Lack::Fence => self.reporter.missing_proxy_fence(actor, access, record, *address, false),
             Lack::WriterFence => self.reporter.missing_proxy_fence(actor, access, record, *address, true),
             Lack::ReadFence => self.reporter.unfenced_read(actor, access, record, *address),
-            Lack::TensorFence => {
+            Lack::TensorFence { after } => {
                 let line = self.program.line_of(record.actor.pc);
-                let message = format!(
-                    "no tcgen05.fence::after_thread_sync between the synchronisation and this use of what line {line} wrote"
-                );
+                let done = if record.write { "wrote" } else { "read" };
+                let message = if *after {
+                    format!(
+                        "no tcgen05.fence::after_thread_sync between the synchronisation and this use of what line {line} {done}"
+                    )
+                } else {
+                    format!(
+                        "no tcgen05.fence::before_thread_sync between line {line}, which {done} these columns, and the synchronisation"
+                    )
+                };
                 self.reporter.plain(Kind::TensorMemory, actor, message, true);
             }
         }

@@ -20,6 +20,15 @@ pub fn join(into: &mut Clock, other: &[u32]) {
     }
 }
 
+/// Raises one slot of a clock.
+pub fn raise(clock: &mut Clock, slot: u32, value: u32) {
+    let slot = slot as usize;
+    if clock.len() <= slot {
+        clock.resize(slot + 1, 0);
+    }
+    clock[slot] = clock[slot].max(value);
+}
+
 /// Whether the clock has reached `value` in `slot`.
 #[inline]
 pub fn reached(clock: &[u32], slot: u32, value: u32) -> bool {
@@ -49,6 +58,8 @@ pub struct Stamp {
     pub fenced_global: Clock,
     /// The same for tensor maps.
     pub fenced_maps: Clock,
+    /// Accesses to tensor memory that a `tcgen05.fence::before_thread_sync` of their own thread came behind.
+    pub fenced_tensor: Clock,
     /// Other clusters.
     pub foreign: Option<Arc<Foreign>>,
 }
@@ -60,6 +71,7 @@ impl Stamp {
         join(&mut self.fenced_shared, &other.fenced_shared);
         join(&mut self.fenced_global, &other.fenced_global);
         join(&mut self.fenced_maps, &other.fenced_maps);
+        join(&mut self.fenced_tensor, &other.fenced_tensor);
         if let Some(theirs) = &other.foreign {
             self.join_foreign(theirs, u32::MAX);
         }

@@ -7,18 +7,18 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use super::clock::{Stamp, View, reached};
+use super::clock::{Clock, Stamp, View, raise, reached};
 use super::hash::Map;
 use super::report::Reporter;
 use super::shadow::{Record, Shadow};
 use super::sync::{Party, SyncTable};
 use super::{Access, Actor, Event, Observer, Order, ProxyFence, Scope};
 use crate::decode::Program;
-use crate::emulator::Checks;
 use crate::exec::Op;
 use crate::finding::{Finding, Kind};
 use crate::machine::LaunchShape;
 use crate::memory::{GlobalMemory, Space};
+use crate::options::Checks;
 
 /// What the clusters of one launch share.
 #[derive(Debug, Default)]
@@ -41,8 +41,8 @@ pub(super) struct Operation {
     pub(super) issue: Arc<Stamp>,
     /// What it knew of tensor memory.
     pub(super) tensor_issue: Arc<Stamp>,
-    /// The issuer had fenced tensor memory since it last synchronised.
-    pub(super) tensor_fenced: bool,
+    /// What the issuer's last `tcgen05.fence::after_thread_sync` came behind.
+    pub(super) tensor_after: Arc<Clock>,
     /// Its records.
     pub(super) records: Vec<Part>,
     /// Slot values behind which all of it is complete.
@@ -120,8 +120,8 @@ pub struct OrderChecker {
     pub(super) started: Vec<bool>,
     /// Warps that passed a cluster barrier, relaxed or not: a fence of the initialiser before it is visible to them.
     met: Vec<bool>,
-    /// Whether `tcgen05.fence::after_thread_sync` followed the last synchronisation.
-    pub(super) tensor_fenced: Vec<bool>,
+    /// What the last `tcgen05.fence::after_thread_sync` of each warp came behind.
+    pub(super) tensor_after: Vec<Arc<Clock>>,
     /// What the last `tcgen05.fence::before_thread_sync` of each warp covered: any later arrival hands it on.
     tensor_released: Vec<Option<Arc<Stamp>>>,
     pub(super) acquires: Vec<Vec<Acquire>>,
@@ -184,7 +184,7 @@ impl OrderChecker {
             own_fenced: vec![0; slots as usize],
             started: vec![ctas == 1; slots as usize],
             met: vec![false; slots as usize],
-            tensor_fenced: vec![true; slots as usize],
+            tensor_after: vec![Arc::default(); slots as usize],
             tensor_released: vec![None; slots as usize],
             acquires: vec![Vec::new(); slots as usize],
             shared: Shadow::default(),
@@ -269,7 +269,6 @@ impl OrderChecker {
 
     fn join(&mut self, slot: u32, view: &View) {
         self.views[slot as usize].join(view);
-        self.tensor_fenced[slot as usize] = false;
     }
 
     fn fence(&mut self, slot: u32, order: Order) {
@@ -305,8 +304,11 @@ impl OrderChecker {
             ProxyFence::AsyncShared => now.fenced_shared = clock,
             ProxyFence::AsyncGlobal => now.fenced_global = clock,
             ProxyFence::TensorMap => now.fenced_maps = clock,
-            ProxyFence::TensorAfter => self.tensor_fenced[index] = true,
+            ProxyFence::TensorAfter => {
+                self.tensor_after[index] = Arc::new(self.views[index].of_tensor_memory().clock);
+            }
             ProxyFence::TensorBefore => {
+                raise(&mut now.fenced_tensor, slot, clock[index]);
                 self.tensor_released[index] = Some(Arc::new(self.views[index].of_tensor_memory()));
             }
             ProxyFence::MbarrierInit | ProxyFence::Wgmma => {}
@@ -393,11 +395,10 @@ impl OrderChecker {
                 // A commit: everything that its warp issued to the engine before it.
                 let engine = self.engine_of(actor.pc).unwrap_or(Engine::Copy);
                 let engine_slot = self.engine_slot(slot, engine);
-                let clock = &mut view.now.clock;
-                if clock.len() <= engine_slot as usize {
-                    clock.resize(engine_slot as usize + 1, 0);
-                }
-                clock[engine_slot as usize] = operation as u32;
+                raise(&mut view.now.clock, engine_slot, operation as u32);
+                // It fences tensor memory, too.
+                let issued = view.now.clock[slot as usize];
+                raise(&mut view.now.fenced_tensor, slot, issued);
             }
             self.barrier(address).phases.entry(phase).or_default().join(&view);
         } else if matches!(order, Order::Release(_) | Order::AcquireRelease(_)) {
@@ -422,18 +423,14 @@ impl OrderChecker {
         let slot = self.slot(actor);
         self.check_init(actor, address, 0);
         let barrier = self.barrier(address);
-        let barrier_slot = barrier.slot as usize;
+        let barrier_slot = barrier.slot;
         let view = barrier.phases.get(&phase).cloned().unwrap_or_default();
         if !matches!(order, Order::Acquire(_) | Order::AcquireRelease(_)) {
             self.join(slot, &View { tensor: view.tensor, ..View::default() });
             return;
         }
         self.join(slot, &view);
-        let clock = &mut self.views[slot as usize].now.clock;
-        if clock.len() <= barrier_slot {
-            clock.resize(barrier_slot + 1, 0);
-        }
-        clock[barrier_slot] = clock[barrier_slot].max(phase as u32 + 1);
+        raise(&mut self.views[slot as usize].now.clock, barrier_slot, phase as u32 + 1);
     }
 
     /// Marks records of an operation as complete behind a slot value.
@@ -468,7 +465,7 @@ impl OrderChecker {
             actor: *actor,
             issue: Arc::new(self.views[slot as usize].now.clone()),
             tensor_issue: Arc::new(self.views[slot as usize].of_tensor_memory()),
-            tensor_fenced: self.tensor_fenced[slot as usize],
+            tensor_after: self.tensor_after[slot as usize].clone(),
             records: Vec::new(),
             completions: Vec::new(),
             reads: Vec::new(),

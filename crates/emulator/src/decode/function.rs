@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::exec::Op;
 use crate::exec::call::{CallOp, STACK_BYTES};
 use crate::exec::control::ControlOp;
+use crate::exec::wgmma;
 use crate::isa::table::TABLE;
 use crate::isa::{Target, Type};
 use crate::machine::RegCounts;
@@ -62,6 +63,8 @@ fn decode(
         constant_predicates: [None; 2],
         local_bytes: 0,
         shared_names: HashMap::new(),
+        named: Default::default(),
+        named_by: Vec::new(),
         guard: Guard::None,
         line: entry.line,
         after: Vec::new(),
@@ -133,6 +136,7 @@ fn finish(
     }
     Ok(Program {
         name: entry.name.clone(),
+        product_registers: wgmma::registers::shared_with_products(&decoder.instrs, &decoder.named_by),
         instrs: decoder.instrs,
         lines: decoder.lines,
         text: Arc::new(module.lines.clone()),
@@ -535,6 +539,8 @@ impl<'m> Unit<'m, '_, '_> {
     fn instruction(&mut self, instruction: &'m Instruction) -> Result<()> {
         self.decoder.line = instruction.line;
         self.decoder.guard = Guard::None;
+        let first = self.decoder.instrs.len() as u32;
+        self.decoder.named.take();
         let decoded = self.guarded(instruction);
         match decoded {
             Ok(op) => {
@@ -542,6 +548,8 @@ impl<'m> Unit<'m, '_, '_> {
                 for op in std::mem::take(&mut self.decoder.after) {
                     self.decoder.emit(op);
                 }
+                let named = self.decoder.named.take();
+                self.decoder.named_by.push((first..self.decoder.instrs.len() as u32, named));
                 Ok(())
             }
             Err(refusal) => {

@@ -100,6 +100,15 @@ pub(crate) enum Formal {
     Register(Reg, Type),
 }
 
+/// 32-bit registers of an instruction.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Named {
+    /// Read or written.
+    pub(crate) all: Vec<R32>,
+    /// Written.
+    pub(crate) written: Vec<R32>,
+}
+
 /// State of decoding one kernel.
 pub struct Decoder<'a> {
     /// Target architecture.
@@ -119,6 +128,10 @@ pub struct Decoder<'a> {
     pub(crate) constant_predicates: [Option<P>; 2],
     pub(crate) local_bytes: u32,
     pub(crate) shared_names: HashMap<String, u32>,
+    /// 32-bit registers that the instruction being decoded names.
+    pub(crate) named: std::cell::RefCell<Named>,
+    /// Those of each instruction, by its operations.
+    pub(crate) named_by: Vec<(std::ops::Range<u32>, Named)>,
     pub(crate) guard: Guard,
     pub(crate) line: u32,
     pub(crate) after: Vec<Op>,

@@ -77,6 +77,20 @@ fn integer_bits(value: i128, bytes: u32) -> Option<u128> {
 impl Decoder<'_> {
     /// A register by name.
     pub(crate) fn register(&self, name: &str) -> Option<(Reg, Type)> {
+        let found = self.find_register(name);
+        if let Some((Reg::R32(reg), _)) = found {
+            self.named.borrow_mut().all.push(reg);
+        }
+        found
+    }
+
+    fn note_written(&self, reg: Reg) {
+        if let Reg::R32(reg) = reg {
+            self.named.borrow_mut().written.push(reg);
+        }
+    }
+
+    fn find_register(&self, name: &str) -> Option<(Reg, Type)> {
         match self.lookup(name) {
             Some(Symbol::Register(reg, ty)) => return Some((*reg, *ty)),
             Some(_) => return None,
@@ -148,6 +162,7 @@ impl Decoder<'_> {
                         declared.word()
                     ));
                 }
+                self.note_written(reg);
                 Ok(reg)
             }
             other => Refusal::invalid(format!("expected a register to write, got {other:?}")),
@@ -166,6 +181,7 @@ impl Decoder<'_> {
                         declared.word()
                     ));
                 }
+                self.note_written(reg);
                 Ok((reg, declared))
             }
             _ => Ok((self.dst(operand, ty)?, ty)),
@@ -185,14 +201,6 @@ impl Decoder<'_> {
         match self.dst(operand, Type::B64)? {
             Reg::R64(r) => Ok(r),
             other => Refusal::invalid(format!("expected a 64-bit register, got {other:?}")),
-        }
-    }
-
-    /// A 128-bit register to write.
-    pub fn dst128(&mut self, operand: &Operand) -> Result<R128, Refusal> {
-        match self.dst(operand, Type::B128)? {
-            Reg::R128(r) => Ok(r),
-            other => Refusal::invalid(format!("expected a 128-bit register, got {other:?}")),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::SpecialRegister;
 use crate::exec::Op;
 use crate::exec::moves::MoveOp;
+use crate::exec::wgmma::registers::Touched;
 use crate::machine::{P, R32, R64, R128, RegCounts};
 
 /// `@p` of a decoded instruction.
@@ -86,6 +87,8 @@ pub struct Program {
     pub name: String,
     /// Operations; the entry starts at 0.
     pub instrs: Vec<Instr>,
+    /// Registers of wgmma products that each other operation names; empty without wgmma.
+    pub product_registers: Vec<Touched>,
     /// Line in the PTX text of each operation.
     pub lines: Vec<u32>,
     /// The PTX text by line, for messages.

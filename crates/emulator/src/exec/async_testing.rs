@@ -1,8 +1,9 @@
 //! Runs a kernel of the asynchronous families under every completion policy and several seeds.
 
 use crate::async_engine::CompletionPolicy;
-use crate::emulator::{Emulator, Launch, Module, Options, Report};
+use crate::emulator::{Emulator, Launch, Module, Report};
 use crate::isa::Target;
+use crate::options::Options;
 
 /// A kernel and its launch. `%rd0` holds the address of the input, `%rd1` that of the output, `%r0` the thread, `%r1` the
 /// rank in the cluster. Shared memory: `bars` (8 mbarriers), `tile` (32 KiB, aligned to 1024).

@@ -367,9 +367,10 @@ pub fn after_exit(machine: &mut Cluster, rank: u32) {
 
 #[cfg(test)]
 mod tests {
-    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::emulator::{Emulator, Launch, Module};
     use crate::finding::Kind;
     use crate::isa::Target;
+    use crate::options::Options;
 
     /// Findings of one warpgroup that executes `body` in a kernel with `directives`.
     fn findings(directives: &str, body: &str) -> Vec<(Kind, String)> {

@@ -398,8 +398,9 @@ fn restore(warp: &mut Warp, lane: usize, ranges: &[FrameRange], registers: &[Reg
 
 #[cfg(test)]
 mod tests {
-    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::emulator::{Emulator, Launch, Module};
     use crate::isa::Target;
+    use crate::options::Options;
 
     /// Runs the entry `k(.param .u64 out)` on one warp: findings and a word for each lane.
     fn run(text: &str) -> (Vec<String>, Vec<u32>) {

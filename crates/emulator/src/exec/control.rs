@@ -139,9 +139,10 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &ControlOp
 
 #[cfg(test)]
 mod tests {
-    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::emulator::{Emulator, Launch, Module};
     use crate::finding::Kind;
     use crate::isa::Target;
+    use crate::options::Options;
     use crate::testing::{lanes, run_on, run32};
 
     const LANE: [u32; 32] = {

@@ -5,7 +5,6 @@
 //! pair of every four k, from zero, and then C is added, rounded to nearest.
 
 use crate::decode::{Decoder, Refusal};
-use crate::emulator::MatrixNumerics;
 use crate::exec::Op;
 use crate::exec::moves::MoveOp;
 use crate::isa::table::Row;
@@ -15,6 +14,7 @@ use crate::machine::{Cluster, Outcome, R32, R64, Reg, WARP, Warp};
 use crate::numerics::arith;
 use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
+use crate::options::MatrixNumerics;
 use crate::parse::ast::{Instruction, Operand};
 
 /// Rows of the family.

@@ -3,11 +3,12 @@
 //! Each warp of the warpgroup computes its own 16 rows. The work is queued at issue and executed when its group completes, at a
 //! time the engine picks: operands and accumulators are read then, so that a missing wait shows in the results.
 
+pub(crate) mod registers;
+
 use std::collections::VecDeque;
 
 use crate::check::{Event, ProxyFence};
 use crate::decode::{Decoder, Refusal};
-use crate::emulator::MatrixNumerics;
 use crate::exec::Op;
 use crate::exec::operand_tile::{Container, Issuer};
 use crate::finding::Kind;
@@ -18,6 +19,7 @@ use crate::layout::operand::{Major, Operand as Descriptor};
 use crate::machine::{Block, Cluster, Fault, Outcome, P, R32, R64, WARP, Warp};
 use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16};
+use crate::options::MatrixNumerics;
 use crate::parse::ast::{Instruction, Operand};
 
 /// Shapes of every N, for one K.
@@ -134,10 +136,16 @@ enum Step {
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
     steps: VecDeque<Step>,
-    /// Operations since the last commit.
-    open: Vec<u64>,
+    /// Operations since the last commit, and where they were issued.
+    open: Vec<(u64, u32)>,
     /// Operations of committed groups that no wait covered yet, oldest group first.
-    committed: VecDeque<Vec<u64>>,
+    committed: VecDeque<Vec<(u64, u32)>>,
+    /// A `wgmma.fence` was executed.
+    fenced: bool,
+    /// Registers that other instructions used since the last one.
+    touched: registers::Set,
+    /// Those that they wrote.
+    written: registers::Set,
 }
 
 fn decode_fence(_: &mut Decoder<'_>, _: &Instruction) -> Result<Op, Refusal> {
@@ -243,12 +251,16 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &WgmmaOp) 
     match op {
         WgmmaOp::Mma(op) => issue(machine, warp, mask, op),
         WgmmaOp::Fence => {
+            warp.wgmma.fenced = true;
+            warp.wgmma.touched.clear();
+            warp.wgmma.written.clear();
             machine.notify(warp, mask, &Event::ProxyFence { fence: ProxyFence::Wgmma });
             Outcome::Next
         }
         WgmmaOp::Commit => {
             let operations = std::mem::take(&mut warp.wgmma.open);
             warp.wgmma.committed.push_back(operations.clone());
+            let operations = operations.into_iter().map(|(operation, _)| operation).collect();
             warp.wgmma.steps.push_back(Step::Commit { operations });
             warp.pending[PENDING_GROUPS as usize] += 1;
             let (cta, index) = (warp.cta as usize, warp.index as usize);
@@ -260,7 +272,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &WgmmaOp) 
                 return Outcome::Retry(Block::Pending { counter: PENDING_GROUPS, most: *most });
             }
             while warp.wgmma.committed.len() > *most as usize {
-                for operation in warp.wgmma.committed.pop_front().unwrap_or_default() {
+                for (operation, _) in warp.wgmma.committed.pop_front().unwrap_or_default() {
                     machine.notify(warp, mask, &Event::Waited { operation, reads_only: false });
                 }
             }
@@ -292,10 +304,11 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaAsync) -> Ou
     if truth != 0 && truth != u32::MAX {
         return machine.fault(Kind::Wgmma, warp, mask, "scale-d differs between lanes");
     }
+    registers::check_fence(machine, warp, mask, op);
     let operation = machine.engine.operation();
     let issuer = Issuer { actor: Cluster::actor(warp, mask), operation };
     warp.wgmma.steps.push_back(Step::Mma { issuer, a: descriptors[0], b: descriptors[1], add: truth != 0 });
-    warp.wgmma.open.push(operation);
+    warp.wgmma.open.push((operation, issuer.actor.pc));
     machine.notify(warp, mask, &Event::Issue { operation });
     let kind =
         if op.integer { "wgmma.i8" } else { ["wgmma.f8", "wgmma.f16", "wgmma.tf32"][op.a_type.bits() as usize / 16] };
@@ -308,31 +321,33 @@ fn complete_group(machine: &mut Cluster, cta: usize, index: usize) -> Result<(),
     let Some(mut warp) = machine.ctas[cta].warps[index].take() else {
         return Ok(());
     };
+    let result = run_steps(machine, &mut warp);
+    machine.ctas[cta].warps[index] = Some(warp);
+    result
+}
+
+/// Executes the steps of a warp up to the end of its oldest group.
+fn run_steps(machine: &mut Cluster, warp: &mut Warp) -> Result<(), Fault> {
     let program = machine.program.clone();
-    let mut result = Ok(());
     while let Some(step) = warp.wgmma.steps.pop_front() {
         match step {
             Step::Mma { issuer, a, b, add } => {
                 if let Some(Op::Wgmma(op)) = program.instrs.get(issuer.actor.pc as usize).map(|i| &i.op)
                     && let WgmmaOp::Mma(op) = &**op
                 {
-                    result = compute(machine, &mut warp, op, issuer, (a, b, add));
-                }
-                if result.is_err() {
-                    break;
+                    compute(machine, warp, op, issuer, (a, b, add))?;
                 }
             }
             Step::Commit { operations } => {
                 warp.pending[PENDING_GROUPS as usize] -= 1;
                 for operation in operations {
-                    machine.notify(&warp, warp.live, &Event::Complete { operation });
+                    machine.notify(warp, warp.live, &Event::Complete { operation });
                 }
                 break;
             }
         }
     }
-    machine.ctas[cta].warps[index] = Some(warp);
-    result
+    Ok(())
 }
 
 /// One warp's 16 rows of D.

@@ -355,8 +355,9 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &AddressOp
 
 #[cfg(test)]
 mod tests {
-    use crate::emulator::{Emulator, Launch, Module, Options};
+    use crate::emulator::{Emulator, Launch, Module};
     use crate::isa::Target;
+    use crate::options::Options;
     use half::f16;
 
     /// One warp loads A, B and C, multiplies, stores D: the bytes of D.

@@ -6,9 +6,9 @@ use super::{Block, Cta, Grid, Outcome, Warp};
 use crate::async_engine::AsyncEngine;
 use crate::check::{Access, Actor, Event, Observer};
 use crate::decode::Program;
-use crate::emulator::Options;
 use crate::finding::{Finding, Kind};
 use crate::memory::{AccessError, GlobalMemory};
+use crate::options::Options;
 use crate::rng::Rng;
 use crate::trace::Counters;
 
@@ -61,6 +61,8 @@ pub struct Cluster {
     pub faulted: bool,
     /// Counters.
     pub counters: Counters,
+    /// How often each operation was executed; empty unless asked for.
+    pub executed: Vec<u64>,
     /// Output of `vprintf`.
     pub output: String,
     /// Slices in a row that ended in a spin.

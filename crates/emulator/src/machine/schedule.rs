@@ -194,7 +194,16 @@ impl Cluster {
                     Guard::Unless(p) => mask & !warp.regs.pred[p.0 as usize],
                 };
                 budget -= 1;
+                if let Some(count) = self.executed.get_mut(pc as usize) {
+                    *count += u64::from(active != 0);
+                }
                 self.counters.thread_instructions += u64::from(active.count_ones());
+                if let Some(regs) = program.product_registers.get(pc as usize)
+                    && !regs.is_empty()
+                    && active != 0
+                {
+                    exec::wgmma::registers::touch(self, warp, active, regs);
+                }
                 let outcome = if active == 0 { Outcome::Next } else { exec::execute(self, warp, active, &instr.op) };
                 match outcome {
                     Outcome::Next => {

@@ -94,12 +94,6 @@ impl Warp {
         self.groups.get(self.current).map_or(0, |group| group.pc)
     }
 
-    /// All lanes that have not exited are in the group that runs.
-    #[inline]
-    pub fn is_converged(&self) -> bool {
-        self.groups.len() == 1
-    }
-
     /// Merges groups that stand at the same place and can run together, then picks the runnable group that is lowest
     /// in the program. The second result is the lowest place of any other group.
     pub fn pick(&mut self) -> Option<(usize, u32)> {

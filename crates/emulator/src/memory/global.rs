@@ -201,32 +201,6 @@ impl GlobalMemory {
         }
     }
 
-    /// Reads a 32-bit word of an aligned address. See [`Self::read`] for other sizes.
-    pub fn read_u32(&self, address: u64) -> Result<u32, AccessError> {
-        let (allocation, offset) = self.range(address, 4)?;
-        let Some(page) = allocation.page(offset) else {
-            if self.check_init {
-                self.unwritten(allocation, offset, 4)?;
-            }
-            return Ok(0);
-        };
-        let inside = (offset % PAGE_BYTES) as usize;
-        if self.check_init && !page.is_marked(inside, 4) {
-            self.unwritten(allocation, offset, 4)?;
-        }
-        Ok(page.words[inside / 4].load(Relaxed))
-    }
-
-    /// Writes a 32-bit word to an aligned address.
-    pub fn write_u32(&self, address: u64, value: u32) -> Result<(), AccessError> {
-        let (allocation, offset) = self.writable(address, 4)?;
-        let page = allocation.touch(offset);
-        let inside = (offset % PAGE_BYTES) as usize;
-        page.words[inside / 4].store(value, Relaxed);
-        page.mark(inside, 4);
-        Ok(())
-    }
-
     fn writable(&self, address: u64, len: u64) -> Result<(&Allocation, u64), AccessError> {
         let found = self.range(address, len)?;
         if !found.0.writable {

@@ -3,7 +3,7 @@
 //! Two-source forms put source `a` into the upper half of the result and `b` into the lower half.
 
 use super::exact::Exact;
-use super::format::{BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, Format, Narrow, Rounding, TF32, decode_ue8m0};
+use super::format::{BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, Format, Narrow, Rounding, TF32, decode_ue8m0};
 
 /// An element type of a packed conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,12 +122,6 @@ pub fn narrow_tf32(x: f32, how: Narrow) -> u32 {
         return TF32.narrow_f32(x, how) << 13;
     }
     (x.to_bits() & !0x1fff) - if how.satfinite { 0x2000 } else { 0 }
-}
-
-/// `cvt.{rn,rz,rm,rp}.f32.f64`; NaN gives the canonical NaN.
-#[inline]
-pub fn f64_to_f32(x: f64, rounding: Rounding) -> f32 {
-    f32::from_bits(F32.narrow(x, Narrow { rounding, ..Narrow::RN }))
 }
 
 /// `cvt.{rz,rp}{.satfinite}.ue8m0x2` of one element.

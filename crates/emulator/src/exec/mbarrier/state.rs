@@ -178,11 +178,6 @@ impl Mbarrier {
         waiter.waits_for = Some(phase);
         (phase >= began + 2).then(|| phase - began)
     }
-
-    /// Whether nothing is outstanding in the phase in progress.
-    pub fn is_quiet(&self) -> bool {
-        self.pending == self.expected && self.transactions == 0
-    }
 }
 
 /// The live barriers of a CTA by shared offset.

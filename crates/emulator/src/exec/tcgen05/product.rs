@@ -4,7 +4,6 @@ use super::access::UNKNOWN_HALF;
 use super::copy::observe;
 use super::memory;
 use crate::check::Use;
-use crate::emulator::MatrixNumerics;
 use crate::exec::operand_tile::{Container, Issuer};
 use crate::finding::Kind as Fail;
 use crate::layout::instruction_descriptor::{Accumulator, Instruction as Descriptor, Kind, ScaleType};
@@ -14,6 +13,7 @@ use crate::machine::{Cluster, Fault};
 use crate::memory::{COLUMNS, LANES};
 use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16, decode_ue4m3, decode_ue8m0};
+use crate::options::MatrixNumerics;
 
 /// Where A comes from.
 #[derive(Debug, Clone, Copy)]

@@ -2,9 +2,10 @@
 #![allow(clippy::needless_range_loop)] // threads and registers index results and expectations alike
 
 use crate::async_engine::CompletionPolicy;
-use crate::emulator::{Emulator, Launch, Module, Options, Report};
+use crate::emulator::{Emulator, Launch, Module, Report};
 use crate::finding::Kind;
 use crate::isa::Target;
+use crate::options::Options;
 use half::{bf16, f16};
 
 /// Program around a body that a CTA executes with its shared memory filled: `%tile` is the address of `image`, `%tid` the
@@ -304,9 +305,9 @@ fn a_from_registers_and_f16_accumulators() {
     }
 }
 
-/// Without the wait a late completion leaves the accumulators as they were.
+/// Accumulators that are used without a wait, or changed without a fence, are told; products are finished as assemblers do.
 #[test]
-fn a_missing_wait_shows_under_late_completion() {
+fn missing_waits_and_fences_are_warnings() {
     let b = k_major(32, 256);
     let half = |x: f64| f16::from_f64(x).to_bits().to_le_bytes().to_vec();
     let mut image = Vec::new();
@@ -318,8 +319,29 @@ fn a_missing_wait_shows_under_late_completion() {
         + "mov.b32 %o0, 77; wgmma.fence.sync.aligned;
            wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%o0, %o1, %o2, %o3}, %w10, %w11, 0, 1, 1, 0, 0;
            wgmma.commit_group.sync.aligned;";
-    let (_, out) = cta.run(&body, |options| options.policy = CompletionPolicy::Lazy);
-    assert!(out[0].iter().all(|&word| word == 77));
+    for policy in [CompletionPolicy::Lazy, CompletionPolicy::Eager] {
+        let (report, out) = cta.run(&body, |options| options.policy = policy);
+        assert!(!report.findings.is_empty());
+        assert!(
+            report.findings.iter().all(|f| f.warning && f.message.contains("wgmma.wait_group")),
+            "{:?}",
+            report.findings
+        );
+        for (tid, &word) in out[0].iter().enumerate() {
+            let (w, t) = (tid / 32, tid % 32);
+            assert_eq!(f64::from(f32::from_bits(word)), expected(16, 16 * w + t / 4, 2 * (t % 4)), "thread {tid}");
+        }
+    }
+    let waits = format!("{body} wgmma.wait_group.sync.aligned 0;");
+    assert_eq!(cta.run(&waits, |_| ()).0.findings, []);
+    let late =
+        waits.replace("mov.b32 %o0, 77; wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned; mov.b32 %o0, 77;");
+    let none = waits.replace("wgmma.fence.sync.aligned;", "");
+    for (text, words) in [(late, "between another use"), (none, "before the first")] {
+        let (report, _) = cta.run(&text, |_| ());
+        let found = report.findings.iter().any(|f| f.warning && f.kind == Kind::Wgmma && f.message.contains(words));
+        assert!(found, "{words}: {:?}", report.findings);
+    }
     let bad = body.replace("%w11, 0,", "%w10, 0,");
     let broken = format!("or.b64 %w10, %w10, {:#x};\n", 1u64 << 52);
     let at = bad.find("mov.b32 %o0, 77").unwrap();

@@ -1,8 +1,9 @@
 //! cta_group::2: two CTAs of a cluster, each with half of A and half of B, get their rows of D.
 
 use super::*;
-use crate::emulator::{Emulator, Launch, Module, Options};
+use crate::emulator::{Emulator, Launch, Module};
 use crate::exec::wgmma::tests::TILE;
+use crate::options::Options;
 
 const B_START: usize = 16384;
 const N: usize = 64;
