@@ -65,7 +65,7 @@ pub struct Options {
     pub approximation: Approximation,
     /// Most warp instructions of one cluster.
     pub instruction_limit: u64,
-    /// Counts how often each line is executed: [`Report::executed`].
+    /// Counts how often each line is executed: [`Report::executed`](crate::Report::executed).
     pub profile: bool,
     /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do.
     pub deny_warnings: bool,
