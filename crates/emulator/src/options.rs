@@ -67,7 +67,7 @@ pub struct Options {
     pub instruction_limit: u64,
     /// Counts how often each line is executed: [`Report::executed`](crate::Report::executed).
     pub profile: bool,
-    /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do.
+    /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do, but those about values of the inputs.
     pub deny_warnings: bool,
     /// Changes the PTX of a program, by name, before [`EmulatedRuntime`](crate::EmulatedRuntime) loads it: for tests that damage one.
     pub patch: Option<Patch>,

@@ -8,7 +8,7 @@ use bakewell_core::tensor_map::{TensorMap, TensorMapRequest};
 use bakewell_core::{Arch, LaunchConfig, Memory, Program, Runtime, Stream};
 
 use crate::emulator::{Emulator, Launch, LoadedModule, Module, Report};
-use crate::finding::Finding;
+use crate::finding::{Finding, Kind};
 use crate::layout::tensor_map;
 use crate::options::Options;
 
@@ -197,7 +197,9 @@ impl Runtime for EmulatedRuntime {
             .emulator
             .launch(&module, &entry, launch, params)
             .map_err(|error| Self::failed(program.clone(), error))?;
-        let denied = self.emulator.options().deny_warnings && !report.findings.is_empty();
+        // A NaN scale is the caller's data, not the program's mistake.
+        let of_the_program = |finding: &Finding| finding.kind != Kind::Undefined;
+        let denied = self.emulator.options().deny_warnings && report.findings.iter().any(of_the_program);
         let faults = (denied || !report.is_clean()).then(|| Findings(report.findings.clone()));
         let mut total = lock(&self.report);
         total.findings.extend(report.findings);
