@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Order of an emulator's asynchronous work; any gives the same bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Instead of the operation, what its programs make of the pages of the cache: `k` and `v` as E4M3 (nvfp4_context).
+    #[arg(long)]
+    debug_pages: bool,
     /// Also print what was moved and how fast, and an emulator's counters.
     #[arg(long)]
     stats: bool,
@@ -41,6 +44,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
         tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
     }
     match args.operation {
+        Operation::Nvfp4Context if args.debug_pages => run::<nvfp4_context::PagesInputs>(args, &file, &opened),
+        operation if args.debug_pages => {
+            anyhow::bail!("debug-pages: expected the operation {}, got {operation}", Operation::Nvfp4Context)
+        }
         Operation::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
         Operation::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
         Operation::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
@@ -134,7 +141,15 @@ mod tests {
     }
 
     fn args(input: PathBuf, output: Option<PathBuf>) -> Args {
-        Args { operation: Operation::GqaDecode, input, output, device: DeviceName::Reference, seed: 0, stats: true }
+        Args {
+            operation: Operation::GqaDecode,
+            input,
+            output,
+            device: DeviceName::Reference,
+            seed: 0,
+            debug_pages: false,
+            stats: true,
+        }
     }
 
     #[test]
@@ -152,6 +167,17 @@ mod tests {
         for path in [good, wrong, output] {
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn pages_of_a_cache_are_those_of_the_golden_and_no_other_operation_has_them() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/nvfp4_context");
+        let golden = golden.join("nan_scales_dequant_only.safetensors");
+        let of = |operation| Args { operation, debug_pages: true, ..args(golden.clone(), None) };
+        let report = main(&of(Operation::Nvfp4Context)).unwrap();
+        assert!(!report.failed && report.text.contains("24576 of 24576 bytes are right"), "{}", report.text);
+        let error = main(&of(Operation::GqaDecode)).err().unwrap().to_string();
+        assert_eq!(error, "debug-pages: expected the operation nvfp4_context, got gqa_decode");
     }
 
     #[test]

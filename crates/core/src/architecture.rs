@@ -5,7 +5,7 @@ use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::schedule::gdn::{self, Gdn};
 use crate::schedule::gqa_decode::{self, GqaDecode};
-use crate::schedule::nvfp4_context::{self, Nvfp4Context};
+use crate::schedule::nvfp4_context::{self, Nvfp4Context, Pages};
 use crate::schedule::nvfp4_pre_attention;
 use crate::{Arch, Error, Operation, Result};
 
@@ -24,6 +24,8 @@ pub struct Architecture {
     pub gqa_decode: Table<GqaDecode, gqa_decode::Choice>,
     /// Paged-context attention over an NVFP4 cache.
     pub nvfp4_context: Table<Nvfp4Context, nvfp4_context::Choice>,
+    /// What shows the pages of such a cache: one schedule, or none.
+    pub nvfp4_context_pages: &'static [Pages],
     /// Norm, modulation, quantisation and the fused NVFP4 QKV GEMM.
     pub nvfp4_pre_attention: nvfp4_pre_attention::Tables,
     /// Chunked Gated DeltaNet training.
@@ -54,6 +56,7 @@ impl Architecture {
             embedded: &[],
             gqa_decode: Table::NONE,
             nvfp4_context: Table::NONE,
+            nvfp4_context_pages: &[],
             nvfp4_pre_attention: nvfp4_pre_attention::Tables::NONE,
             gdn: Table::NONE,
         }
@@ -63,8 +66,9 @@ impl Architecture {
     pub fn schedules(&self) -> Vec<&dyn Schedule> {
         let gqa_decode = self.gqa_decode.schedules.iter().map(|schedule| schedule as &dyn Schedule);
         let nvfp4_context = self.nvfp4_context.schedules.iter().map(|schedule| schedule as &dyn Schedule);
+        let pages = self.nvfp4_context_pages.iter().map(|schedule| schedule as &dyn Schedule);
         let gdn = self.gdn.schedules.iter().map(|schedule| schedule as &dyn Schedule);
-        gqa_decode.chain(nvfp4_context).chain(self.nvfp4_pre_attention.schedules()).chain(gdn).collect()
+        gqa_decode.chain(nvfp4_context).chain(pages).chain(self.nvfp4_pre_attention.schedules()).chain(gdn).collect()
     }
 }
 

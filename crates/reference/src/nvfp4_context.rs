@@ -29,8 +29,10 @@ pub const GROUP: usize = 16;
 pub const BLOCK_KEYS: usize = 128;
 
 const GROUPS: usize = HEAD_DIM / GROUP;
-const PAGE_CODES: usize = PAGE_TOKENS * HEAD_DIM / 2;
-const PAGE_SCALES: usize = PAGE_TOKENS * GROUPS;
+/// Bytes of codes of a page of one head.
+pub const PAGE_CODES: usize = PAGE_TOKENS * HEAD_DIM / 2;
+/// Bytes of scales of a page of one head.
+pub const PAGE_SCALES: usize = PAGE_TOKENS * GROUPS;
 
 /// Whether K or V: their scales lie differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub struct Nvfp4Context<'a> {
 
 /// The dequantised bytes of one page of one head, `[16, 128]` E4M3 in natural order.
 ///
-/// `codes` holds 1024 bytes, `scales` 128.
+/// `codes` holds [`PAGE_CODES`] bytes, `scales` [`PAGE_SCALES`].
 pub fn dequantise_page(codes: &[u8], scales: &[u8], side: Side) -> Vec<u8> {
     let element = |token: usize, dim: usize| {
         let packed = codes[token * HEAD_DIM / 2 + dim / 2];

@@ -2,7 +2,7 @@
 
 use bakewell_core::route::Route;
 use bakewell_core::schedule::nvfp4_context::{
-    BarrierInit, Choice, CodeReads, Engine, Nvfp4Context, Rescale, ScaleRelease, Tcgen05, every_pack,
+    BarrierInit, Choice, CodeReads, Engine, Nvfp4Context, Pages, Rescale, ScaleRelease, Tcgen05, every_pack,
 };
 
 /// Two packed tiles in flight; barriers initialised one after another, rescale slots handed back late.
@@ -24,3 +24,6 @@ pub const SCHEDULES: &[Nvfp4Context] = &every_pack(PAGED, PAGED);
 
 /// One family serves every shape.
 pub const ROUTES: &[Route<Choice>] = &[Route { when: &[], then: Choice { schedule: PAGED.name, min_blocks: 2 } }];
+
+/// What shows the pages of a cache.
+pub const PAGES: &[Pages] = &[Pages::of(&PAGED)];

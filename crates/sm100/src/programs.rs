@@ -151,6 +151,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         cubin: include_bytes!("../programs/nvfp4_context-paged_k2_g8_split.cubin.zst"),
     },
     Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "pages",
+        ptx: include_bytes!("../programs/nvfp4_context-pages.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-pages.cubin.zst"),
+    },
+    Embedded {
         operation: Operation::Nvfp4PreAttention,
         variant: "gemm_rows_e4m3",
         ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_rows_e4m3.ptx.zst"),

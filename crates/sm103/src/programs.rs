@@ -44,6 +44,18 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "paged_k2_g1",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k2_g1.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k2_g1.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "paged_k2_g8",
+        ptx: include_bytes!("../programs/nvfp4_context-paged_k2_g8.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-paged_k2_g8.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k8_g1",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k8_g1.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k8_g1.cubin.zst"),
@@ -149,6 +161,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         variant: "paged_k8_g8_split",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k8_g8_split.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k8_g8_split.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "pages",
+        ptx: include_bytes!("../programs/nvfp4_context-pages.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-pages.cubin.zst"),
     },
     Embedded {
         operation: Operation::Nvfp4PreAttention,

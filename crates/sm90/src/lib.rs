@@ -48,6 +48,7 @@ pub static ARCHITECTURE: Architecture = Architecture {
     embedded: programs::EMBEDDED,
     gqa_decode: Table { schedules: gqa_decode::SCHEDULES, routes: gqa_decode::ROUTES },
     nvfp4_context: Table { schedules: nvfp4_context::SCHEDULES, routes: nvfp4_context::ROUTES },
+    nvfp4_context_pages: nvfp4_context::PAGES,
     nvfp4_pre_attention: nvfp4_pre_attention::TABLES,
     gdn: Table { schedules: gdn::SCHEDULES, routes: gdn::ROUTES },
 };

@@ -2,7 +2,7 @@
 
 use bakewell_core::route::{Bound, Route};
 use bakewell_core::schedule::nvfp4_context::{
-    Choice, DECODE_ROUTES, DECODE_SCHEDULES, Nvfp4Context, concat, every_pack, facts,
+    Choice, DECODE_ROUTES, DECODE_SCHEDULES, Nvfp4Context, Pages, concat, every_pack, facts,
 };
 
 /// Seven packed tiles each of K and V in flight, FP4 by table, V transposed for the warpgroup products.
@@ -35,3 +35,6 @@ pub const ROUTES: &[Route<Choice>] = &[
     // Reached by problems that are pinned to the family.
     expanded(&[]),
 ];
+
+/// What shows the pages of a cache.
+pub const PAGES: &[Pages] = &[Pages::of(&PAGED)];

@@ -673,6 +673,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
         cubin: include_bytes!("../programs/nvfp4_context-paged_k7_g8_split.cubin.zst"),
     },
     Embedded {
+        operation: Operation::Nvfp4Context,
+        variant: "pages",
+        ptx: include_bytes!("../programs/nvfp4_context-pages.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-pages.cubin.zst"),
+    },
+    Embedded {
         operation: Operation::Nvfp4PreAttention,
         variant: "gemm_k6_e4m3",
         ptx: include_bytes!("../programs/nvfp4_pre_attention-gemm_k6_e4m3.ptx.zst"),

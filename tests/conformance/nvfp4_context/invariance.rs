@@ -17,6 +17,7 @@ use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
 
+use super::wide::Wide;
 use super::{generated, goldens, mixed, pinned, subjects};
 
 /// On the device's own terms: the same arithmetic in the same order, whoever expands the cache.
@@ -201,37 +202,4 @@ fn strided_outputs(device: &Device, inputs: &Inputs) -> bakewell::Result<Vec<u8>
     (args.k_scale, args.v_scale) = (k_scale.view()?, v_scale.view()?);
     staged.plan().launch(Stream::DEFAULT, args)?;
     Ok(staged.outputs()?["out"].bytes.clone())
-}
-
-/// A tensor on the device with extra elements after each item of a dimension.
-struct Wide {
-    buffer: bakewell::Buffer,
-    dtype: bakewell::DType,
-    shape: Vec<u64>,
-    strides: Vec<u64>,
-}
-
-impl Wide {
-    fn new(device: &Device, tensor: &HostTensor, gaps: &[u64]) -> bakewell::Result<Wide> {
-        let mut strides = vec![1; gaps.len()];
-        for i in (0..gaps.len() - 1).rev() {
-            strides[i] = strides[i + 1] * tensor.shape[i + 1] + gaps[i];
-        }
-        let element = tensor.dtype.bytes() as usize;
-        let mut bytes = vec![0xFF; (strides[0] * tensor.shape[0]) as usize * element];
-        let inner = tensor.shape[gaps.len() - 1] as usize * element;
-        for (row, data) in tensor.bytes.chunks_exact(inner).enumerate() {
-            let (mut rest, mut at) = (row as u64, 0);
-            for i in (0..gaps.len() - 1).rev() {
-                at += rest % tensor.shape[i] * strides[i];
-                rest /= tensor.shape[i];
-            }
-            bytes[at as usize * element..][..inner].copy_from_slice(data);
-        }
-        Ok(Wide { buffer: device.upload(&bytes)?, dtype: tensor.dtype, shape: tensor.shape.clone(), strides })
-    }
-
-    fn view(&self) -> bakewell::Result<bakewell::TensorView<'_>> {
-        self.buffer.strided_view(0, self.dtype, &self.shape, &self.strides)
-    }
 }

@@ -7,11 +7,13 @@ mod graphs;
 mod invariance;
 mod launches;
 mod mutation;
+mod pages;
 mod plans;
 mod scales;
 #[cfg(feature = "emulator")]
 mod schedules;
 mod values;
+mod wide;
 
 use bakewell::Device;
 use bakewell::nvfp4_context::{Family, Nvfp4Context};

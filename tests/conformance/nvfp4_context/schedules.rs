@@ -1,8 +1,9 @@
 //! Schedules, SM counts, and orders of warps and of asynchronous work: equal bytes, no finding.
 
 use bakewell::emulator::CompletionPolicy;
-use bakewell::nvfp4_context::Family;
-use bakewell::{Arch, Device};
+use bakewell::nvfp4_context::{Family, Nvfp4Context};
+use bakewell::schedule::nvfp4_context::Nvfp4Context as Schedule;
+use bakewell::{Arch, Device, architectures};
 use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_context::{Inputs, Spec};
 use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
@@ -39,7 +40,50 @@ fn all_schedules_of_tensor_memory_give_equal_bytes() {
     }
 }
 
-fn mixed_problem() -> bakewell::nvfp4_context::Nvfp4Context {
+/// Rings of 2 and of 8 packed tiles, and nothing else that differs: the goldens, and requests of nine and five blocks, so
+/// that both wrap.
+#[test]
+fn the_depth_of_the_ring_changes_no_bit() {
+    let schedules = architectures::find(Arch::Sm103).unwrap().architecture.nvfp4_context.schedules;
+    let named = |name: &str, pack| schedules.iter().find(|s| s.name == name && s.pack == pack && !s.split).unwrap();
+    for pack in [1, 8] {
+        let (deep, shallow) = (named("paged_k8", pack), named("paged_k2", pack));
+        assert_eq!((deep.packed_stages, shallow.packed_stages), (8, 2));
+        assert_eq!(Schedule { name: deep.name, packed_stages: deep.packed_stages, ..*shallow }, *deep);
+    }
+    let device = device(Arch::Sm103, |_| ());
+    let pinned = |inputs: &Inputs, name: &str| {
+        let schedule = Some(name.to_owned());
+        let problem = Nvfp4Context { schedule, num_splits: Some(1), lse: true, ..inputs.problem.clone() };
+        let chosen = device.plan(&problem).unwrap().decision().unwrap().schedule;
+        assert_eq!(chosen.name, name);
+        (chosen.pack, Inputs { problem, ..inputs.clone() })
+    };
+    let long = Spec { q_heads: 8, kv_heads: 1, q_lens: vec![3, 1], kv_lens: vec![1100, 600], sinks: true };
+    let goldens = goldens().into_iter().map(|golden| (golden.name, golden.inputs));
+    let mut compared = Vec::new();
+    for (name, inputs) in goldens.chain([("long".to_owned(), generated(&long, None))]) {
+        let ((pack, deep), (other, shallow)) = (pinned(&inputs, "paged_k8"), pinned(&inputs, "paged_k2"));
+        if pack == other {
+            equal(&name, &run(&device, &name, &deep), &run(&device, &name, &shallow)).unwrap();
+            compared.push(name);
+        }
+    }
+    let wanted =
+        ["onetile_1x1x16_g8", "peaky_logits_g8", "poison_unused_g8", "prefix_share_g8", "growing_max_g1", "long"];
+    assert!(wanted.iter().all(|name| compared.iter().any(|compared| compared == name)), "{compared:?}");
+}
+
+/// The shallow ring under other orders of warps and of copies.
+#[test]
+fn every_seed_gives_the_same_bytes_with_a_shallow_ring() {
+    let spec = Spec { q_heads: 8, kv_heads: 1, q_lens: vec![3, 1], kv_lens: vec![300, 130], sinks: false };
+    let mut inputs = generated(&spec, Some(1));
+    inputs.problem.schedule = Some("paged_k2".to_owned());
+    every_order_gives_the_same("shallow ring", Arch::Sm103, 1, &ORDERS[..4], |device| outputs(device, &inputs));
+}
+
+fn mixed_problem() -> Nvfp4Context {
     generated(&mixed(), None).problem
 }
 

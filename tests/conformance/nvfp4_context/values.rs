@@ -1,8 +1,7 @@
 //! Goldens and generated cases on every engine.
 
-use bakewell_conformance::nvfp4_context::{Case, Expected, Inputs, cases};
-use bakewell_conformance::{Judged, TensorFile};
-use bakewell_reference::nvfp4_context::{Side, dequantise_page};
+use bakewell_conformance::nvfp4_context::{Case, Expected, Inputs, PagesInputs, cases};
+use bakewell_conformance::{Golden, Judged, TensorFile};
 use bakewell_reference::small_float::{dequantise, e4m3_to_f64};
 use bakewell_tests::runs::verify;
 use bakewell_tests::{data, on_every_engine};
@@ -57,29 +56,29 @@ fn every_generated_case_is_met() {
     });
 }
 
-/// All 4096 products of a code and a scale, and every page of the goldens' pools, byte by byte. NaN is a class.
+/// All 4096 products of a code and a scale in the reference. NaN is a class.
 #[test]
-fn dequantised_bytes_are_exact() {
-    let load =
-        |name: &str| TensorFile::load("golden", &data(&format!("golden/nvfp4_context/{name}.safetensors"))).unwrap();
-    let same = |got: u8, want: u8| got == want || (e4m3_to_f64(got).is_nan() && e4m3_to_f64(want).is_nan());
-    let table = load("dequant_table");
+fn the_reference_has_every_product_of_a_code_and_a_scale() {
+    let table = TensorFile::load("golden", &data("golden/nvfp4_context/dequant_table.safetensors")).unwrap();
     for (i, &want) in table.tensor("e4m3").unwrap().bytes.iter().enumerate() {
         let (code, scale) = ((i / 256) as u8, (i % 256) as u8);
-        assert!(same(dequantise(code, scale), want), "code {code} scale {scale:#x}");
+        let got = dequantise(code, scale);
+        let nan = e4m3_to_f64(got).is_nan() && e4m3_to_f64(want).is_nan();
+        assert!(got == want || nan, "code {code} scale {scale:#x}");
     }
-    for name in ["edge_scales_g2", "nan_scales_dequant_only", "raw_codes_g4"] {
-        let file = load(name);
-        for (codes, scales, wanted, side) in
-            [("k_packed", "k_scale", "k_deq", Side::K), ("v_packed", "v_scale", "v_deq", Side::V)]
-        {
-            let [codes, scales, wanted] = [codes, scales, wanted].map(|tensor| &file.tensor(tensor).unwrap().bytes);
-            for ((codes, scales), wanted) in
-                codes.chunks_exact(1024).zip(scales.chunks_exact(128)).zip(wanted.chunks_exact(2048))
-            {
-                let got = dequantise_page(codes, scales, side);
-                assert!(got.iter().zip(wanted).all(|(&got, &want)| same(got, want)), "{name}: {side:?}");
-            }
+}
+
+/// Every byte of every page of the goldens' pools, and every product on either side, from each engine's debug entry.
+#[test]
+fn dequantised_pages_are_exact() {
+    let goldens = Golden::<PagesInputs>::load_all(&data("golden/nvfp4_context")).unwrap();
+    assert_eq!(goldens.len(), 15);
+    let products = PagesInputs::every_product();
+    on_every_engine(|device| {
+        for golden in &goldens {
+            verify(device, &golden.inputs, &golden.expected)
+                .map_err(|failure| format!("{}: {failure}", golden.name))?;
         }
-    }
+        verify(device, &products, &products.expected().unwrap()).map(|_| ())
+    });
 }

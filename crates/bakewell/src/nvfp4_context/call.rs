@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use bakewell_core::params::ParamBlock;
+use bakewell_core::route::Considered;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::schedule::nvfp4_context::Family;
 use bakewell_core::{Architecture, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
-use super::{Decision, Expansion, Nvfp4Context, decide, tensors};
+use super::{Decision, Expansion, Nvfp4Context, consider, decide, tensors};
 use crate::arguments::{Argument, Arguments, address_or_null};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -99,6 +100,17 @@ impl<'a> Arguments<'a> for Nvfp4ContextArgs<'a> {
     }
 }
 
+impl<'a> Nvfp4ContextArgs<'a> {
+    pub(super) fn cache(&self) -> tensors::Cache<'_, 'a> {
+        tensors::Cache {
+            k_packed: &self.k_packed,
+            v_packed: &self.v_packed,
+            k_scale: &self.k_scale,
+            v_scale: &self.v_scale,
+        }
+    }
+}
+
 impl Sealed for Nvfp4Context {}
 
 impl Problem for Nvfp4Context {
@@ -112,6 +124,10 @@ impl Problem for Nvfp4Context {
 
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
         decide(self, architecture, sm_count)
+    }
+
+    fn consider(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+        consider(self, architecture, sm_count)
     }
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {
@@ -166,13 +182,8 @@ fn params(
             block.pointer("expanded", binder.region("expanded"))?.u32("key_blocks", key_blocks)?;
         }
         Family::Decode => {
-            let tensors = [&args.q, &args.k_packed, &args.v_packed, &args.k_scale, &args.v_scale];
-            for (field, tensor) in ["q", "k", "v", "k_scale", "v_scale"].into_iter().zip(tensors) {
-                block.pointer(field, tensor.address())?;
-            }
-            for (field, stride) in tensors::strides_of(args) {
-                block.u64(field, stride)?;
-            }
+            tensors::put_queries(&mut block, &args.q)?;
+            args.cache().put(&mut block)?;
             // Below 2^30 by `validate`.
             put_table(&mut block, args)?
                 .u32("kv_heads", decision.units_per_request)?

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bakewell_core::program::program_name;
-use bakewell_core::route::{Facts, Route};
+use bakewell_core::route::{Considered, Facts, Route};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::nvfp4_context::{
     BLOCK_KEYS, Choice, Engine, Family, HALVES, HEAD_DIM, Nvfp4Context as Schedule, TILE_BYTES, facts,
@@ -92,28 +92,73 @@ pub fn decide(problem: &Nvfp4Context, architecture: &'static Architecture, sm_co
     }
 }
 
-/// The first row of the route table whose bounds hold and that leads to a family that the problem admits, and the first
-/// schedule of its name.
-fn route(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<(Choice, &'static Schedule)> {
-    let table = &architecture.nvfp4_context;
-    let query_rows = problem.max_q_len.saturating_mul(problem.group_size()?);
+/// Asks every row of the route table. The first without an objection is taken.
+///
+/// # Errors
+/// As [`decide()`], except [`Error::NoProgram`].
+pub fn consider(problem: &Nvfp4Context, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+    problem.validate()?;
+    check_sm_count(sm_count)?;
+    let facts = facts(problem)?;
+    let considered = |route: &'static Route<Choice>| Considered {
+        table: "attention",
+        when: route.when,
+        schedule: route.then.schedule,
+        details: String::new(),
+        objection: verdict(problem, architecture, &facts, route).err(),
+    };
+    Ok(architecture.nvfp4_context.routes.iter().map(considered).collect())
+}
+
+/// The first schedule of a row's name, or why the row does not serve the problem.
+fn verdict(
+    problem: &Nvfp4Context,
+    architecture: &'static Architecture,
+    facts: &Facts,
+    route: &Route<Choice>,
+) -> Result<&'static Schedule, String> {
+    if let Some(bound) = route.objection(facts) {
+        return Err(format!("needs {bound}"));
+    }
+    let name = route.then.schedule;
+    let mut schedules = architecture.nvfp4_context.schedules.iter();
+    let schedule = schedules.find(|schedule| schedule.name == name).ok_or_else(|| format!("{name} is not compiled"))?;
+    let elsewhere = problem.family.is_some_and(|family| family != schedule.family())
+        || problem.schedule.as_ref().is_some_and(|pinned| pinned != name);
+    if elsewhere { Err(format!("the problem is pinned to {}", pins(problem))) } else { Ok(schedule) }
+}
+
+/// What a problem is pinned to, in words.
+fn pins(problem: &Nvfp4Context) -> String {
+    let family = problem.family.map(|family| format!("{family:?}").to_lowercase());
+    let schedule = problem.schedule.as_ref().map_or(String::new(), |name| format!(" and the schedule {name}"));
+    format!("{} family{schedule}", family.as_deref().unwrap_or("any"))
+}
+
+fn facts(problem: &Nvfp4Context) -> Result<Facts> {
     let heads = problem.batch.saturating_mul(problem.kv_heads);
-    let expanded_bytes = heads.saturating_mul(longest_blocks(problem)).saturating_mul(EXPANDED_BLOCK);
-    let facts = Facts(vec![
-        (facts::QUERY_ROWS, query_rows),
+    Ok(Facts(vec![
+        (facts::QUERY_ROWS, query_rows(problem)?),
         (facts::KV_HEADS, problem.kv_heads),
         (facts::MAX_KEYS, problem.max_kv_len),
-        (facts::EXPANDED_BYTES, expanded_bytes),
-    ]);
-    let holds = |route: &&Route<Choice>| route.when.iter().all(|bound| bound.holds(&facts));
-    let admitted = table.routes.iter().filter(holds).find_map(|route| {
-        let schedule = table.schedules.iter().find(|schedule| schedule.name == route.then.schedule)?;
-        problem.family.is_none_or(|family| family == schedule.family()).then_some((route.then, schedule))
-    });
-    admitted.ok_or_else(|| {
-        let family = problem.family.map_or_else(|| "any".to_owned(), |family| format!("{family:?}").to_lowercase());
-        no_program(architecture, &format!("{family} family for {query_rows} query rows"))
-    })
+        (facts::EXPANDED_BYTES, heads.saturating_mul(longest_blocks(problem)).saturating_mul(EXPANDED_BLOCK)),
+    ]))
+}
+
+fn query_rows(problem: &Nvfp4Context) -> Result<u64> {
+    Ok(problem.max_q_len.saturating_mul(problem.group_size()?))
+}
+
+/// The first row of the route table that serves the problem, and the first schedule of its name.
+fn route(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<(Choice, &'static Schedule)> {
+    let facts = facts(problem)?;
+    let serves = |route: &Route<Choice>| Some((route.then, verdict(problem, architecture, &facts, route).ok()?));
+    let rows = query_rows(problem)?;
+    let routes = architecture.nvfp4_context.routes;
+    routes
+        .iter()
+        .find_map(serves)
+        .ok_or_else(|| no_program(architecture, &format!("{} for {rows} query rows", pins(problem))))
 }
 
 /// Tiles of query rows, dealt to as many CTAs as there are SMs.

@@ -31,9 +31,10 @@
 //! rows, gives the bytes of the paged one; it expands the cache into the workspace first, 256 bytes for each token and KV
 //! head of `batch * max_kv_len`.
 //!
-//! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace.
+//! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace. [`debug`] shows what kernels make of a cache.
 
 mod call;
+pub mod debug;
 pub mod decide;
 #[cfg(feature = "reference")]
 mod reference;
@@ -48,7 +49,10 @@ use crate::arguments::group_size;
 
 pub use bakewell_core::schedule::nvfp4_context::Family;
 pub use call::{Nvfp4ContextArgs, Scale};
-pub use decide::{Decision, Expansion, decide};
+pub use decide::{Decision, Expansion, consider, decide};
+
+/// What every count of a problem is below: kernels hold them, and the sum of a token and two lengths, in 32 bits.
+const MAX_COUNT: u64 = 1 << 30;
 
 /// A planned problem on a device.
 pub type Plan = crate::Plan<Nvfp4Context>;
@@ -98,6 +102,8 @@ pub struct Nvfp4Context {
     pub num_splits: Option<u32>,
     /// How the kernel works; `None` lets the route table decide.
     pub family: Option<Family>,
+    /// Name of the schedules to take; `None` lets the route table decide.
+    pub schedule: Option<String>,
     /// Whether the log-sum-exp is wanted.
     pub lse: bool,
     /// Whether there are sinks.
@@ -122,6 +128,7 @@ impl Default for Nvfp4Context {
             sliding_window: None,
             num_splits: None,
             family: None,
+            schedule: None,
             lse: false,
             sinks: false,
         }
@@ -216,8 +223,7 @@ impl Nvfp4Context {
             ("max_q_len", self.max_q_len),
             ("max_kv_len", self.max_kv_len),
         ] {
-            // Kernels count all of these, and the sum of a token and two lengths, in 32 bits.
-            if given >= 1 << 30 {
+            if given >= MAX_COUNT {
                 return Err(Error::argument(argument, Property::Size, "less than 2^30", given));
             }
         }

@@ -1,9 +1,10 @@
 //! The operation on the reference device: tensors out of host memory, plain loops, results back.
 
 use bakewell_core::Result;
-use bakewell_reference::nvfp4_context::{self, Numerics};
+use bakewell_reference::nvfp4_context::{self, Numerics, PAGE_CODES, PAGE_SCALES, Side, dequantise_page};
 use bakewell_reference::{Element, HostMemory};
 
+use super::debug::PagesArgs;
 use super::{Nvfp4Context, Nvfp4ContextArgs, Scale};
 use crate::host_tensors::{elements, integers, read, write};
 
@@ -46,4 +47,17 @@ pub(super) fn run(problem: &Nvfp4Context, memory: &HostMemory, args: &Nvfp4Conte
         Some(view) => write(memory, view, &f32::to_bytes(&lse.iter().map(|&value| value as f32).collect::<Vec<_>>())),
         None => Ok(()),
     }
+}
+
+/// Every page of a cache.
+pub(super) fn pages(memory: &HostMemory, args: &PagesArgs<'_>) -> Result<()> {
+    for (codes, scales, out, side) in
+        [(&args.k_packed, &args.k_scale, &args.k, Side::K), (&args.v_packed, &args.v_scale, &args.v, Side::V)]
+    {
+        let (codes, scales) = (read(memory, codes)?, read(memory, scales)?);
+        let pages = codes.chunks_exact(PAGE_CODES).zip(scales.chunks_exact(PAGE_SCALES));
+        let bytes: Vec<u8> = pages.flat_map(|(codes, scales)| dequantise_page(codes, scales, side)).collect();
+        write(memory, out, &bytes)?;
+    }
+    Ok(())
 }

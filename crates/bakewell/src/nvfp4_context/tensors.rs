@@ -1,6 +1,7 @@
 //! The tensors of a call: what is checked before anything is launched, and the tensor maps made of them.
 
 use bakewell_core::error::Property;
+use bakewell_core::params::ParamBlock;
 use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, Nvfp4Context as Schedule, PAGE_TOKENS};
 use bakewell_core::tensor_map::{MapType, Swizzle, TensorMapRequest};
 use bakewell_core::{DType, Error, Result, TensorView};
@@ -9,20 +10,13 @@ use super::{Nvfp4Context, Nvfp4ContextArgs, Scale};
 use crate::arguments::{check_byte_type, check_contiguous, check_dense, check_optional};
 
 /// What the copy engine asks of addresses and strides, in bytes.
-const COPY_ALIGNMENT: u64 = 16;
+pub(super) const COPY_ALIGNMENT: u64 = 16;
 
 /// Checks every tensor against the problem.
 pub(super) fn check(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
     check_byte_type("q", &args.q, &problem.q_shape())?;
     copyable("q", &args.q, 1)?;
-    for (name, view) in [("k_packed", &args.k_packed), ("v_packed", &args.v_packed)] {
-        view.expect(name, DType::U8, &problem.packed_shape())?;
-        copyable(name, view, 1)?;
-    }
-    for (name, view) in [("k_scale", &args.k_scale), ("v_scale", &args.v_scale)] {
-        check_byte_type(name, view, &problem.scale_shape())?;
-        copyable(name, view, 2)?;
-    }
+    args.cache().check(&problem.packed_shape(), &problem.scale_shape())?;
     check_table(problem, &args.page_table)?;
     for (name, view, shape) in [
         ("seq_lens_kv", &args.seq_lens_kv, problem.seq_lens_kv_shape()),
@@ -35,6 +29,57 @@ pub(super) fn check(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> Resu
     check_optional("lse", args.lse.as_ref(), problem.lse, DType::F32, &problem.lse_shape())?;
     check_optional("sinks", args.sinks.as_ref(), problem.sinks, DType::F32, &problem.sinks_shape())?;
     check_scales(args)
+}
+
+/// The tensors of a cache.
+pub(super) struct Cache<'v, 'a> {
+    pub(super) k_packed: &'v TensorView<'a>,
+    pub(super) v_packed: &'v TensorView<'a>,
+    pub(super) k_scale: &'v TensorView<'a>,
+    pub(super) v_scale: &'v TensorView<'a>,
+}
+
+impl Cache<'_, '_> {
+    pub(super) fn check(&self, packed_shape: &[u64], scale_shape: &[u64]) -> Result<()> {
+        for (name, view) in [("k_packed", self.k_packed), ("v_packed", self.v_packed)] {
+            view.expect(name, DType::U8, packed_shape)?;
+            copyable(name, view, 1)?;
+        }
+        for (name, view) in [("k_scale", self.k_scale), ("v_scale", self.v_scale)] {
+            check_byte_type(name, view, scale_shape)?;
+            copyable(name, view, 2)?;
+        }
+        Ok(())
+    }
+
+    /// Addresses and strides, for kernels that take no tensor maps of them.
+    pub(super) fn put(&self, block: &mut ParamBlock) -> Result<()> {
+        let (k, v) = (strides(self.k_packed), strides(self.v_packed));
+        let (k_scale, v_scale) = (strides(self.k_scale), strides(self.v_scale));
+        block
+            .pointer("k", self.k_packed.address())?
+            .pointer("v", self.v_packed.address())?
+            .pointer("k_scale", self.k_scale.address())?
+            .pointer("v_scale", self.v_scale.address())?
+            .u64("k_page_stride", k[0])?
+            .u64("k_head_stride", k[1])?
+            .u64("k_token_stride", k[2])?
+            .u64("v_page_stride", v[0])?
+            .u64("v_head_stride", v[1])?
+            .u64("v_token_stride", v[2])?
+            .u64("k_scale_page_stride", k_scale[0])?
+            .u64("k_scale_head_stride", k_scale[1])?
+            .u64("v_scale_page_stride", v_scale[0])?
+            .u64("v_scale_head_stride", v_scale[1])?;
+        Ok(())
+    }
+}
+
+/// Puts address and strides of the queries, likewise.
+pub(super) fn put_queries(block: &mut ParamBlock, q: &TensorView<'_>) -> Result<()> {
+    let strides = strides(q);
+    block.pointer("q", q.address())?.u64("q_token_stride", strides[0])?.u64("q_head_stride", strides[1])?;
+    Ok(())
 }
 
 /// Checks a byte tensor that the copy engine reads: the innermost `dense` dimensions contiguous, the other strides and
@@ -164,26 +209,6 @@ pub(super) fn cache(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> [Map
         ("v", "v_packed", codes(&args.v_packed)),
         ("k_scale", "k_scale", scales(&args.k_scale)),
         ("v_scale", "v_scale", scales(&args.v_scale)),
-    ]
-}
-
-/// The strides of the tensors in bytes: parameter field, value.
-pub(super) fn strides_of(args: &Nvfp4ContextArgs<'_>) -> [(&'static str, u64); 12] {
-    let (q, k, v) = (strides(&args.q), strides(&args.k_packed), strides(&args.v_packed));
-    let (k_scale, v_scale) = (strides(&args.k_scale), strides(&args.v_scale));
-    [
-        ("q_token_stride", q[0]),
-        ("q_head_stride", q[1]),
-        ("k_page_stride", k[0]),
-        ("k_head_stride", k[1]),
-        ("k_token_stride", k[2]),
-        ("v_page_stride", v[0]),
-        ("v_head_stride", v[1]),
-        ("v_token_stride", v[2]),
-        ("k_scale_page_stride", k_scale[0]),
-        ("k_scale_head_stride", k_scale[1]),
-        ("v_scale_page_stride", v_scale[0]),
-        ("v_scale_head_stride", v_scale[1]),
     ]
 }
 

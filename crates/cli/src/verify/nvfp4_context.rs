@@ -1,8 +1,8 @@
-//! Golden and generated cases of NVFP4 paged-context attention.
+//! Golden and generated cases of NVFP4 paged-context attention, and of what shows the pages of its cache.
 
 use bakewell::{Device, Operation};
 use bakewell_conformance::Golden;
-use bakewell_conformance::nvfp4_context::{self, Inputs};
+use bakewell_conformance::nvfp4_context::{self, Inputs, PagesInputs};
 
 use super::case::{AnyCase, Case, boxed};
 use super::{Args, folders};
@@ -21,5 +21,10 @@ pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn 
             cases.push(Case::generated(&case.name, case.inputs())?);
         }
     }
-    Ok(boxed(cases))
+    let mut pages: Vec<_> = Golden::<PagesInputs>::load_all(&goldens)?
+        .into_iter()
+        .map(|golden| Case::golden(Golden { name: format!("{} pages", golden.name), ..golden }))
+        .collect();
+    pages.push(Case::generated("every product", PagesInputs::every_product())?);
+    Ok(boxed(cases).into_iter().chain(boxed(pages)).collect())
 }

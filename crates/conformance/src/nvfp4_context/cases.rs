@@ -19,6 +19,8 @@ pub struct Case {
     pub num_splits: Option<u32>,
     /// How the kernel works; `None` lets the route table decide.
     pub family: Option<Family>,
+    /// Name of the schedules to take; `None` lets the route table decide.
+    pub schedule: Option<&'static str>,
 }
 
 impl Case {
@@ -26,12 +28,14 @@ impl Case {
     pub fn inputs(&self) -> Inputs {
         let mut inputs = Inputs::generate(&self.spec, INPUT_SEED);
         (inputs.problem.num_splits, inputs.problem.family) = (self.num_splits, self.family);
+        inputs.problem.schedule = self.schedule.map(str::to_owned);
         inputs
     }
 
-    /// Whether the device has the case's family: only the expanded one may be missing.
+    /// Whether the device has what the case is pinned to: only the expanded family and schedules by name may be missing.
     pub fn runs_on(&self, device: &Device) -> bool {
-        self.family != Some(Family::Expanded) || device.plan(&self.inputs().problem).is_ok()
+        let everywhere = self.family != Some(Family::Expanded) && self.schedule.is_none();
+        everywhere || device.plan(&self.inputs().problem).is_ok()
     }
 }
 
@@ -62,9 +66,12 @@ impl Inputs {
 }
 
 /// Every group with a program of its own and one without, unsplit and split; lengths round tile, page and block edges;
-/// a shape whose family and splits the planner chooses.
+/// a ring of packed tiles that is shallow, and wraps; a shape whose family and splits the planner chooses.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
+    let mut add = |name: String, spec: &Spec, num_splits, family, schedule| {
+        cases.push(Case { name, spec: spec.clone(), num_splits, family, schedule });
+    };
     for group in [1, 2, 3, 4, 5, 6, 7, 8, 12, 16] {
         let spec = Spec {
             q_heads: group * 2,
@@ -74,16 +81,17 @@ pub fn cases() -> Vec<Case> {
             sinks: group == 4,
         };
         for (suffix, splits) in [("", 1), (" split", 3)] {
-            let name = format!("group_{group}{suffix}");
-            cases.push(Case { name, spec: spec.clone(), num_splits: Some(splits), family: Some(Family::Paged) });
-            let name = format!("group_{group} expanded{suffix}");
-            cases.push(Case { name, spec: spec.clone(), num_splits: Some(splits), family: Some(Family::Expanded) });
+            add(format!("group_{group}{suffix}"), &spec, Some(splits), Some(Family::Paged), None);
+            add(format!("group_{group} expanded{suffix}"), &spec, Some(splits), Some(Family::Expanded), None);
         }
         let few = Spec { q_lens: vec![1, 16 / group as i32, 0, 1], ..spec };
-        cases.push(Case { name: format!("group_{group} few rows"), spec: few, num_splits: Some(2), family: None });
+        add(format!("group_{group} few rows"), &few, Some(2), None, None);
+    }
+    for group in [1, 8] {
+        let spec = Spec { q_heads: group, kv_heads: 1, q_lens: vec![3, 1], kv_lens: vec![700, 260], sinks: false };
+        add(format!("group_{group} shallow ring"), &spec, None, None, Some("paged_k2"));
     }
     let decode = Spec { q_heads: 8, kv_heads: 1, q_lens: vec![1, 1], kv_lens: vec![1025, 640], sinks: false };
-    let name = "decode, splits planned".to_owned();
-    cases.push(Case { name, spec: decode, num_splits: None, family: None });
+    add("decode, splits planned".to_owned(), &decode, None, None, None);
     cases
 }

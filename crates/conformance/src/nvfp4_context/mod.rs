@@ -7,14 +7,17 @@
 //! | [`call`] | the tensors of a call |
 //! | [`judged`] | what should come out, and whether it did |
 //! | [`gates`] | how far an output may be from what is expected, and why |
+//! | [`pages`] | the pages of a cache: the debug entry |
 
 pub mod call;
 pub mod cases;
 pub mod gates;
 pub mod inputs;
 pub mod judged;
+pub mod pages;
 
 pub use cases::{Case, cases};
 pub use gates::{Gates, Judgement, judge};
 pub use inputs::{Inputs, ScaleOrigin, Spec};
 pub use judged::Expected;
+pub use pages::{PagesExpected, PagesInputs};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::schedule::Fact;
+
 /// How FP4 becomes E4M3. All give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -14,6 +16,18 @@ pub enum Dequantise {
     Table,
 }
 
+impl Dequantise {
+    /// As a fact of a kernel.
+    pub fn fact(self) -> Fact {
+        let value = match self {
+            Dequantise::PackedMultiply => "packed_multiply",
+            Dequantise::F16 => "f16",
+            Dequantise::Table => "table",
+        };
+        Fact::choice("dequantise", "Dequantise", value)
+    }
+}
+
 /// When a row's codes are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -22,6 +36,17 @@ pub enum CodeReads {
     PerChunk,
     /// The whole row first.
     WholeRow,
+}
+
+impl CodeReads {
+    /// As a fact of a kernel.
+    pub fn fact(self) -> Fact {
+        let value = match self {
+            CodeReads::PerChunk => "per_chunk",
+            CodeReads::WholeRow => "whole_row",
+        };
+        Fact::choice("code_reads", "CodeReads", value)
+    }
 }
 
 /// When the correction warps hand a rescale slot back.

@@ -1,6 +1,7 @@
 //! Schedules of NVFP4 paged-context attention.
 
 mod engine;
+mod pages;
 mod params;
 mod tables;
 
@@ -11,6 +12,7 @@ use crate::Operation;
 use crate::params::ParamLayout;
 
 pub use engine::*;
+pub use pages::*;
 pub use params::*;
 pub use tables::*;
 
@@ -284,22 +286,13 @@ impl Schedule for Nvfp4Context {
                 Fact::bool("pdl", decode.pdl),
             ];
         }
-        let dequantise = match self.dequantise {
-            Dequantise::PackedMultiply => "packed_multiply",
-            Dequantise::F16 => "f16",
-            Dequantise::Table => "table",
-        };
-        let code_reads = match self.code_reads {
-            CodeReads::PerChunk => "per_chunk",
-            CodeReads::WholeRow => "whole_row",
-        };
         let mut facts = vec![
             Fact::int("pack", self.pack),
             Fact::bool("split", self.split),
             Fact::int("packed_stages", self.packed_stages),
             Fact::int("expanded_stages", self.expanded_stages),
-            Fact::choice("dequantise", "Dequantise", dequantise),
-            Fact::choice("code_reads", "CodeReads", code_reads),
+            self.dequantise.fact(),
+            self.code_reads.fact(),
         ];
         match self.engine {
             Engine::Tcgen05(engine) => {
