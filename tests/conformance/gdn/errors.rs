@@ -1,8 +1,11 @@
-//! Every way to break the contract, one by one: the typed error, and the argument's name.
+//! Every way to break the contract, one by one: the typed error, and the argument's name. On the reference and on a device
+//! with programs, which nothing reaches before all is checked.
 
 use bakewell::error::Property;
 use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Input, Pins, Sequences};
-use bakewell::{Buffer, DType, Device, Error, Plan, TensorView};
+use bakewell::{Arch, Buffer, DType, Device, Error, Plan, TensorView};
+use bakewell_tests::contract::recorder;
+use bakewell_tests::recording::Call;
 
 /// Two sequences of 3 and 4 tokens with everything that is optional.
 fn problem() -> Gdn {
@@ -29,7 +32,10 @@ const NAMES: [&str; 17] =
 
 impl Tensors {
     fn new(problem: &Gdn) -> Tensors {
-        let device = Device::reference().unwrap();
+        Tensors::on(&Device::reference().unwrap(), problem)
+    }
+
+    fn on(device: &Device, problem: &Gdn) -> Tensors {
         let state = problem.state_shape().iter().product::<u64>() * 4;
         Tensors {
             forward: device.plan(&Forward(problem.clone())).unwrap(),
@@ -60,7 +66,7 @@ impl Tensors {
             h0: Some(self.view("h0", DType::F32, &state)),
             o: self.view("o", DType::Bf16, &v),
             ht: Some(self.view("ht", DType::F32, &state)),
-            tape: Some(self.forward.tape(self.view("tape", DType::U8, &[0])).unwrap()),
+            tape: Some(self.forward.tape(self.view("tape", DType::U8, &[self.forward.tape_bytes()])).unwrap()),
             workspace: None,
         }
     }
@@ -102,12 +108,30 @@ fn assert_refused<T: std::fmt::Debug>(outcome: bakewell::Result<T>, argument: &s
     }
 }
 
+/// Both kinds of device refuse what `attempt` binds or plans, and the one that records has seen no call for it. `attempt` is
+/// given a word to say when its own preparations are over.
+#[track_caller]
+fn refused_everywhere<Attempt, Outcome>(argument: &str, property: Property, attempt: Attempt)
+where
+    Attempt: Fn(&Device, &dyn Fn()) -> bakewell::Result<Outcome>,
+    Outcome: std::fmt::Debug,
+{
+    let (recorder, recording) = recorder(Arch::Sm90);
+    for device in [Device::reference().unwrap(), recorder] {
+        let prepared = || drop(recording.take_calls());
+        prepared();
+        assert_refused(attempt(&device, &prepared), argument, property);
+        let calls = recording.take_calls();
+        // Buffers of the attempt are given back behind it.
+        assert!(calls.iter().all(|call| matches!(call, Call::Free(_))), "{calls:?}");
+    }
+}
+
 /// The problem is refused when it is planned.
 #[track_caller]
 fn refused_plan(argument: &str, property: Property, problem: Gdn) {
-    let device = Device::reference().unwrap();
-    assert_refused(device.plan(&Forward(problem.clone())), argument, property);
-    assert_refused(device.plan(&Backward(problem)), argument, property);
+    refused_everywhere(argument, property, |device, _| device.plan(&Forward(problem.clone())));
+    refused_everywhere(argument, property, |device, _| device.plan(&Backward(problem.clone())));
 }
 
 /// The tensors of a forward are refused.
@@ -116,11 +140,14 @@ fn refused<F>(argument: &str, property: Property, change: F)
 where
     F: for<'t> Fn(&'t Tensors, &mut ForwardArgs<'t>),
 {
-    let tensors = Tensors::new(&problem());
-    let mut args = tensors.forward_args();
-    assert!(tensors.forward.bind(args).is_ok());
-    change(&tensors, &mut args);
-    assert_refused(tensors.forward.bind(args), argument, property);
+    refused_everywhere(argument, property, |device, prepared| {
+        let tensors = Tensors::on(device, &problem());
+        let mut args = tensors.forward_args();
+        assert!(tensors.forward.bind(args).is_ok());
+        change(&tensors, &mut args);
+        prepared();
+        tensors.forward.bind(args).map(|_| ())
+    });
 }
 
 /// The tensors of a backward are refused.
@@ -129,11 +156,14 @@ fn refused_backward<F>(argument: &str, property: Property, change: F)
 where
     F: for<'t> Fn(&'t Tensors, &mut BackwardArgs<'t>),
 {
-    let tensors = Tensors::new(&problem());
-    let mut args = tensors.backward_args();
-    assert!(tensors.backward.bind(args).is_ok());
-    change(&tensors, &mut args);
-    assert_refused(tensors.backward.bind(args), argument, property);
+    refused_everywhere(argument, property, |device, prepared| {
+        let tensors = Tensors::on(device, &problem());
+        let mut args = tensors.backward_args();
+        assert!(tensors.backward.bind(args).is_ok());
+        change(&tensors, &mut args);
+        prepared();
+        tensors.backward.bind(args).map(|_| ())
+    });
 }
 
 #[test]
@@ -311,6 +341,14 @@ fn memory_for_tapes_and_workspaces() {
     let odd = tensors.buffer("tape").strided_view(16, DType::U8, &[64], &[1]).unwrap();
     assert_refused(tensors.forward.tape(odd), "tape", Property::Alignment);
     refused("workspace", Property::DType, |t, args| args.workspace = Some(t.view("dg", DType::F32, &[64])));
+    let (device, _) = recorder(Arch::Sm90);
+    let tensors = Tensors::on(&device, &problem());
+    let short = tensors.view("dg", DType::U8, &[tensors.forward.tape_bytes() - 1]);
+    assert_refused(tensors.forward.tape(short), "tape", Property::Size);
+    let memory = device.buffer(tensors.backward.workspace_bytes() - 1).unwrap();
+    let workspace = Some(memory.view(DType::U8, &[memory.bytes()]).unwrap());
+    let backward = BackwardArgs { workspace, ..tensors.backward_args() };
+    assert_refused(tensors.backward.bind(backward), "workspace", Property::Size);
 }
 
 #[test]

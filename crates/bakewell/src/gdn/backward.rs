@@ -67,7 +67,7 @@ pub struct BackwardArgs<'a> {
 }
 
 impl<'a> BackwardArgs<'a> {
-    fn input(&self, input: Input) -> Option<TensorView<'a>> {
+    pub(super) fn input(&self, input: Input) -> Option<TensorView<'a>> {
         match input {
             Input::Q => Some(self.q),
             Input::K => Some(self.k),

@@ -55,7 +55,7 @@ pub struct ForwardArgs<'a> {
 
 impl<'a> ForwardArgs<'a> {
     /// The tensor of an input.
-    fn input(&self, input: Input) -> Option<TensorView<'a>> {
+    pub(super) fn input(&self, input: Input) -> Option<TensorView<'a>> {
         match input {
             Input::Q => Some(self.q),
             Input::K => Some(self.k),

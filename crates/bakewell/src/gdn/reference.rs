@@ -6,7 +6,7 @@ use bakewell_reference::gdn::{self, adjoint, recurrence};
 use bakewell_reference::{Element, HostMemory};
 use half::bf16;
 
-use super::{BackwardArgs, ForwardArgs, Gdn};
+use super::{BackwardArgs, ForwardArgs, Gdn, Input};
 use crate::host_tensors::{elements, integers, read, write};
 
 /// The inputs of both calls, widened.
@@ -21,6 +21,29 @@ struct Inputs {
 }
 
 impl Inputs {
+    fn read<'a>(
+        problem: &Gdn,
+        memory: &HostMemory,
+        view: impl Fn(Input) -> Option<TensorView<'a>>,
+        cu_seqlens: Option<&TensorView<'a>>,
+        h0: Option<&TensorView<'a>>,
+    ) -> Result<Inputs> {
+        // Gates alone may be absent: they are zero then.
+        let values = |input: Input| match view(input) {
+            Some(view) => widened(memory, &view),
+            None => Ok(vec![0.0; problem.input(input).1.iter().product::<u64>() as usize]),
+        };
+        Ok(Inputs {
+            offsets: offsets(problem, memory, cu_seqlens)?,
+            q: values(Input::Q)?,
+            k: values(Input::K)?,
+            v: values(Input::V)?,
+            g: values(Input::G)?,
+            beta: values(Input::Beta)?,
+            h0: h0.map(|h0| widened(memory, h0)).transpose()?,
+        })
+    }
+
     fn problem<'i>(&'i self, problem: &Gdn) -> gdn::Gdn<'i> {
         // Tensors of these sizes exist in host memory, so the sizes fit.
         gdn::Gdn {
@@ -41,30 +64,16 @@ impl Inputs {
 }
 
 pub(super) fn forward(problem: &Gdn, memory: &HostMemory, args: &ForwardArgs<'_>) -> Result<()> {
-    let inputs = Inputs {
-        offsets: offsets(problem, memory, args.cu_seqlens.as_ref())?,
-        q: widened(memory, &args.q)?,
-        k: widened(memory, &args.k)?,
-        v: widened(memory, &args.v)?,
-        g: gates(problem, memory, args.g.as_ref())?,
-        beta: widened(memory, &args.beta)?,
-        h0: args.h0.as_ref().map(|h0| widened(memory, h0)).transpose()?,
-    };
+    let view = |input| args.input(input);
+    let inputs = Inputs::read(problem, memory, view, args.cu_seqlens.as_ref(), args.h0.as_ref())?;
     let forward = recurrence(&inputs.problem(problem))?;
     rounded(memory, &args.o, &forward.o)?;
     args.ht.as_ref().map_or(Ok(()), |ht| rounded(memory, ht, &forward.ht))
 }
 
 pub(super) fn backward(problem: &Gdn, memory: &HostMemory, args: &BackwardArgs<'_>) -> Result<()> {
-    let inputs = Inputs {
-        offsets: offsets(problem, memory, args.cu_seqlens.as_ref())?,
-        q: widened(memory, &args.q)?,
-        k: widened(memory, &args.k)?,
-        v: widened(memory, &args.v)?,
-        g: gates(problem, memory, args.g.as_ref())?,
-        beta: widened(memory, &args.beta)?,
-        h0: args.h0.as_ref().map(|h0| widened(memory, h0)).transpose()?,
-    };
+    let view = |input| args.input(input);
+    let inputs = Inputs::read(problem, memory, view, args.cu_seqlens.as_ref(), args.h0.as_ref())?;
     let dht = args.dht.as_ref().map(|dht| widened(memory, dht)).transpose()?;
     let gradients = adjoint(&inputs.problem(problem), &widened(memory, &args.d_o)?, dht.as_deref())?;
     for (view, values) in [
@@ -92,14 +101,6 @@ fn offsets(problem: &Gdn, memory: &HostMemory, cu_seqlens: Option<&TensorView<'_
     let outside = || Error::value("cu_seqlens", format!("an end of {} tokens", problem.tokens), format!("{offsets:?}"));
     let offsets: Option<Vec<usize>> = offsets.iter().map(|&offset| usize::try_from(offset).ok()).collect();
     offsets.filter(|offsets| offsets.last() == Some(&(problem.tokens as usize))).ok_or_else(outside)
-}
-
-/// Gates, zero without.
-fn gates(problem: &Gdn, memory: &HostMemory, view: Option<&TensorView<'_>>) -> Result<Vec<f64>> {
-    match view {
-        Some(view) => widened(memory, view),
-        None => Ok(vec![0.0; problem.gate_shape().iter().product::<u64>() as usize]),
-    }
 }
 
 fn widened(memory: &HostMemory, view: &TensorView<'_>) -> Result<Vec<f64>> {
