@@ -5,15 +5,18 @@
 //   A = (I + L)^-1,  L_ts = beta_t r_t r_s (k_t . k_s) D_ts for s < t
 //
 // One warp, a CTA of its own, per chunk and value head: many small CTAs hide each other's latencies, and nothing waits
-// at a barrier. The first value head of a key head also stores the norms.
+// at a barrier. The first value head of a key head also stores the norms of its keys; all of them share those of its queries.
 //
 //   norms of q | K K^T | -L, 10 blocks of 16 x 16 | diagonal inverses | (1,0) (3,2) | the quarter below | A out
+//   keys ->    | keys ->
 //
-// K K^T has its left operands as right operands, straight from global memory, and the squares of the rows on its diagonal.
+// K K^T has its left operands as right operands, and the squares of the rows on its diagonal. Keys come through shared memory,
+// for no other reason than that a copy in flight occupies no registers: a lane reads what it has asked for itself.
 // The diagonal blocks are inverted by substitution in f32, a lane per column; the other blocks never leave the registers
 // they were made in. Their products split operands in two bf16: accumulators are left operands as they are, those of a
 // transposed product are right operands. A is rounded once.
 
+#include "../device/async_copy.cuh"
 #include "../device/ldmatrix.cuh"
 #include "../device/split_bf16.cuh"
 #include "../device/swizzled_tile.cuh"
@@ -46,16 +49,25 @@ __device__ constexpr int block_index(int i, int j) { return i * (i + 1) / 2 + j;
 
 using SquareTile = SwizzledTile<chunk_tokens, chunk_tokens * 2>;
 
+// A quarter of every key of a chunk.
+struct KeyQuarter {
+    uint4 pieces[chunk_tokens][4];
+};
+
+constexpr int key_quarters = head_bytes / static_cast<int>(sizeof(KeyQuarter::pieces[0]));
+constexpr int quarters_in_flight = 2;
+
 struct SharedMap {
     union {
+        KeyQuarter keys[quarters_in_flight];
         // -L of diagonal blocks, transposed; what is not below the diagonal is not meant. Then the inverses, transposed.
         Block diagonal[block_count];
         // A on its way out.
         SquareTile inverse;
     };
-    float gate[chunk_tokens];
+    float gate[chunk_tokens];   // of each token alone at first
     float rk[chunk_tokens];
-    float row[chunk_tokens];    // -beta r; 0 past the chunk
+    float row[chunk_tokens];    // beta at first, then -beta r; 0 past the chunk
     float column[chunk_tokens]; // r 2^(c of the block's last row - c)
 };
 
@@ -64,10 +76,13 @@ struct Work {
     Chunk chunk;
     uint64_t value_head;
     uint64_t head;
-    bool is_first; // of the key head's value heads
+    uint64_t index; // among the key head's value heads
+    uint64_t group; // of them
     int lane;
     FragmentLane fragment;
 
+    // Bytes from the start of a row to what this lane reads of it.
+    __device__ uint64_t piece() const { return static_cast<uint64_t>(fragment.pair) * 16; }
     __device__ bool is_live(int row) const { return row < static_cast<int>(chunk.tokens); }
     // A row past the chunk stands for its first: an address that exists.
     __device__ uint64_t token(int row) const {
@@ -87,27 +102,24 @@ __device__ void visit_diagonal(const float (&low)[4], const float (&high)[4], co
     }
 }
 
-// Sixteen bytes of a row, 16 pair from `first_row`; zeros past the chunk. Read like this by all, rows have their elements in
-// another order along a sum, which is free.
-__device__ uint4 load_piece_of(const char* first_row, uint64_t row_bytes, int row, const Work& work) {
-    const uint64_t offset = row * row_bytes + static_cast<uint64_t>(work.fragment.pair) * 16;
-    return work.is_live(row) ? *reinterpret_cast<const uint4*>(first_row + offset) : make_uint4(0, 0, 0, 0);
-}
-
-// Bytes of a row that its four lanes read at once.
+// Bytes of a row that its four lanes read at once, 16 each. Read like this by all, rows have their elements in another order
+// along a sum, which is free.
 constexpr int piece_bytes = 4 * 16;
 
-// 1 / norms of q.
+// 1 / norms of q, of blocks of rows that the value heads of a key head take in turn.
 __device__ void store_query_norms(const Params& params, const Work& work) {
     const char* q = row_of(params.q, work.chunk.first_token, params.q_token_stride, work.head, params.q_head_stride);
-    for (int first = 0; first < chunk_tokens; first += block_rows) {
+#pragma unroll 1
+    for (uint64_t first = block_rows * work.index; first < chunk_tokens; first += block_rows * work.group) {
         float squares[2][4] = {};
         if (params.l2norm) {
             uint4 rows[2][4];
             for (int half = 0; half < 2; ++half) {
-                const int row = first + work.fragment.group + 8 * half;
+                const uint64_t row = first + work.fragment.group + 8 * half;
+                const char* piece = q + row * (params.q_token_stride * 2) + work.piece();
                 for (int n = 0; n < 4; ++n) {
-                    rows[half][n] = load_piece_of(q + n * piece_bytes, params.q_token_stride * 2, row, work);
+                    rows[half][n] = row < work.chunk.tokens ? *reinterpret_cast<const uint4*>(piece + n * piece_bytes)
+                                                            : make_uint4(0, 0, 0, 0);
                 }
             }
             for (int n = 0; n < 4; ++n) {
@@ -120,7 +132,7 @@ __device__ void store_query_norms(const Params& params, const Work& work) {
             }
         }
         visit_diagonal(squares[0], squares[1], work.fragment, [&](int half, float square) {
-            const int row = first + work.fragment.group + 8 * half;
+            const int row = static_cast<int>(first) + work.fragment.group + 8 * half;
             if (work.is_live(row)) {
                 params.rq[work.token(row) * params.heads + work.head] = reciprocal_norm(square, params.l2norm);
             }
@@ -128,24 +140,40 @@ __device__ void store_query_norms(const Params& params, const Work& work) {
     }
 }
 
+// Starts the copies of a quarter of the keys; zeros past the chunk.
+__device__ void start_keys(SharedMap& shared, int quarter, const Params& params, const Work& work) {
+    const auto& [group, pair] = work.fragment;
+    const char* first = row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride) +
+                        quarter * piece_bytes + work.piece();
+    uint4& place = shared.keys[quarter % quarters_in_flight].pieces[group][pair];
+    const auto target = static_cast<uint32_t>(__cvta_generic_to_shared(&place));
+    const char* source = first + group * (params.k_token_stride * 2);
+    for (int row = 0; row < chunk_tokens; row += 8) {
+        const bool live = work.is_live(group + row);
+        async_copy_16(target + row * sizeof(KeyQuarter::pieces[0]), live ? source : first, live);
+        source += 8 * 2 * params.k_token_stride;
+    }
+}
+
 // K K^T by blocks of the lower triangle, two tiles of 8 columns each.
 using BlockSum = float[2][4];
 using KeyProducts = BlockSum[lower_blocks];
 
-__device__ void multiply_keys(KeyProducts& products, const Params& params, const Work& work) {
-    const char* k = row_of(params.k, work.chunk.first_token, params.k_token_stride, work.head, params.k_head_stride);
+__device__ void multiply_keys(KeyProducts& products, SharedMap& shared, const Params& params, const Work& work) {
 #pragma unroll 1
-    for (int n = 0; n < 4; ++n) {
-        // Addresses of rows are made anew: registers are short.
-        asm volatile("" : "+l"(k));
+    for (int n = 0; n < key_quarters; ++n) {
+        async_copy_wait<quarters_in_flight - 1>();
+        const KeyQuarter& keys = shared.keys[n % quarters_in_flight];
         uint4 rows[block_count][2];
         for (int i = 0; i < block_count; ++i) {
             for (int half = 0; half < 2; ++half) {
-                const int row = block_rows * i + work.fragment.group + 8 * half;
-                rows[i][half] = load_piece_of(k, params.k_token_stride * 2, row, work);
+                rows[i][half] = keys.pieces[block_rows * i + work.fragment.group + 8 * half][work.fragment.pair];
             }
         }
-        k += piece_bytes;
+        if (n + quarters_in_flight < key_quarters) {
+            start_keys(shared, n + quarters_in_flight, params, work);
+        }
+        async_copy_commit();
         for (int i = 0; i < block_count; ++i) {
             for (int j = 0; j <= i; ++j) {
                 // The words of 16 rows as right operands: rows 0 to 7 are the columns of the first tile.
@@ -161,6 +189,27 @@ __device__ void multiply_keys(KeyProducts& products, const Params& params, const
     }
 }
 
+// Gate and write strength of two tokens; those of the chunk's first where there is none.
+struct Scalars {
+    float gate[2];
+    float beta[2];
+
+    __device__ Scalars(const Params& params, const Work& work) {
+        for (int half = 0; half < 2; ++half) {
+            const uint64_t token = work.token(work.lane + 32 * half);
+            gate[half] = params.g[token * params.g_token_stride + work.value_head];
+            beta[half] = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + work.value_head);
+        }
+    }
+
+    __device__ void store(SharedMap& shared, int lane) const {
+        for (int half = 0; half < 2; ++half) {
+            shared.gate[lane + 32 * half] = gate[half];
+            shared.row[lane + 32 * half] = beta[half];
+        }
+    }
+};
+
 // Norms of the keys, gate sums, and what they make of beta, for every token.
 __device__ void make_factors(SharedMap& shared, const KeyProducts& products, const Params& params, const Work& work) {
     for (int i = 0; i < block_count; ++i) {
@@ -174,13 +223,11 @@ __device__ void make_factors(SharedMap& shared, const KeyProducts& products, con
     bool bounded = params.l2norm;
     for (int half = 0; half < 2; ++half) {
         const int row = work.lane + 32 * half;
-        const uint64_t token = work.token(row);
-        const float beta = load_beta(params.beta, params.beta_bf16, token * params.beta_token_stride + work.value_head);
+        const float beta = shared.row[row];
         shared.row[row] = work.is_live(row) ? -beta * shared.rk[row] : 0.0f;
         bounded = bounded && beta >= 0.0f && beta <= 2.0f;
         // Rows past the chunk repeat the last sum.
-        const float g = params.g[token * params.g_token_stride + work.value_head];
-        float sum = work.is_live(row) ? g : 0.0f;
+        float sum = work.is_live(row) ? shared.gate[row] : 0.0f;
         for (int distance = 1; distance < 32; distance *= 2) {
             const float before = __shfl_up_sync(full_warp, sum, distance);
             sum = work.lane >= distance ? sum + before : sum;
@@ -201,7 +248,7 @@ __device__ void make_factors(SharedMap& shared, const KeyProducts& products, con
         shared.column[row] = decay(block_end - gate) * shared.rk[row];
         if (work.is_live(row)) {
             params.gate[work.token(row) * params.value_heads + work.value_head] = gate;
-            if (work.is_first) {
+            if (work.index == 0) {
                 params.rk[work.token(row) * params.heads + work.head] = shared.rk[row];
             }
         }
@@ -418,11 +465,17 @@ __device__ void store_inverse(SharedMap& shared, const InverseWords& words, cons
 }
 
 __device__ void prepare(SharedMap& shared, const Params& params, const Work& work) {
-    if (work.is_first) {
-        store_query_norms(params, work);
+    for (int quarter = 0; quarter < quarters_in_flight; ++quarter) {
+        start_keys(shared, quarter, params, work);
+        async_copy_commit();
     }
+    const Scalars scalars(params, work);
+    store_query_norms(params, work);
+    scalars.store(shared, work.lane);
     KeyProducts products = {};
-    multiply_keys(products, params, work);
+    multiply_keys(products, shared, params, work);
+    // All lanes have read the keys before their place is taken.
+    __syncwarp();
     make_factors(shared, products, params, work);
     make_lower(shared, products, work);
     invert_diagonal(shared, 0, work.lane);
@@ -446,8 +499,14 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     const uint32_t value_head = blockIdx.x % params.value_heads;
     const uint32_t group = params.value_heads / params.heads;
     const int lane = static_cast<int>(threadIdx.x);
-    const Work work{chunk_index, params.chunks[chunk_index], value_head, value_head / group, value_head % group == 0,
-                    lane, FragmentLane::of(lane)};
+    const Work work{chunk_index,
+                    params.chunks[chunk_index],
+                    value_head,
+                    value_head / group,
+                    value_head % group,
+                    group,
+                    lane,
+                    FragmentLane::of(lane)};
     if (work.chunk.tokens > 0) {
         prepare(shared, params, work);
     }
