@@ -202,6 +202,7 @@ impl Run {
             faulted: false,
             executed: if self.options.profile { vec![0; self.program.instrs.len()] } else { Vec::new() },
             counters: Counters::default(),
+            products: Default::default(),
             output: String::new(),
             spins: 0,
         }

@@ -7,12 +7,13 @@
 use crate::decode::{Decoder, Refusal};
 use crate::exec::Op;
 use crate::exec::moves::MoveOp;
+use crate::exec::operand_tile::from_registers;
 use crate::isa::table::Row;
 use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::machine::{Cluster, Outcome, R32, R64, Reg, WARP, Warp};
 use crate::numerics::arith;
-use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
 use crate::options::MatrixNumerics;
 use crate::parse::ast::{Instruction, Operand};
@@ -76,6 +77,9 @@ pub static ROWS: &[Row] = &[
         "async 8.3",
     ),
 ];
+
+/// Largest K of a shape whose operands are not bits.
+const MOST_K: usize = 64;
 
 /// Element type of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,21 +309,23 @@ fn accumulator(lane: usize, i: usize) -> usize {
 }
 
 fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type, b_type): (Element, Element)) {
+    let (Fragment::W32(a_regs), Fragment::W32(b_regs)) = (&op.a, &op.b) else { return };
+    let (Fragment::W32(c_regs), Fragment::W32(d_regs)) = (&op.c, &op.d) else { return };
     let (m, k) = (op.m as usize, op.k as usize);
-    let (mut a, mut b, mut d) = ([0.0; 16 * 64], [0.0; 8 * 64], [0.0; 16 * 8]);
-    operands(
-        warp,
-        op,
-        |at, code| a[at] = f64::from(a_type.value(code)),
-        |at, code| b[at] = f64::from(b_type.value(code)),
-    );
+    let (mut a, mut b, mut d) = ([0.0; 16 * MOST_K], [0.0; 8 * MOST_K], [0.0; 16 * 8]);
+    let (a, b, d) = (&mut a[..m * k], &mut b[..8 * k], &mut d[..m * 8]);
+    from_registers(warp, a_regs, a_type, k, |lane, register| fragment::a(a_type.bits(), lane, register, 0), a);
+    let b_first = |lane, register| {
+        let (k, column) = fragment::b(b_type.bits(), lane, register, 0);
+        (column, k)
+    };
+    from_registers(warp, b_regs, b_type, k, b_first, b);
     // D is the transpose: there are fewer columns than rows, and sums are faster along rows.
     let at = |lane: usize, i: usize| {
         let (row, column) = fragment::c(lane as u32, i as u32);
         column as usize * m + row as usize
     };
-    let Fragment::W32(c) = &op.c else { return };
-    for (register, reg) in c.iter().enumerate() {
+    for (register, reg) in c_regs.iter().enumerate() {
         for (lane, &value) in warp.regs.get::<u32>(*reg).iter().enumerate() {
             if op.half_c {
                 d[at(lane, 2 * register)] = decode_f16(value as u16);
@@ -330,10 +336,8 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
         }
     }
     let output = if op.half_d { Output::F16 } else { Output::F32 };
-    let shape = Shape { m: 8, n: m, k };
-    multiply(machine.options.numerics, (&b[..8 * k], &a[..m * k]), &mut d[..m * 8], shape, ([b_type, a_type], output));
-    let Fragment::W32(regs) = &op.d else { return };
-    for (register, reg) in regs.iter().enumerate() {
+    multiply(machine, (b, a), d, Shape { m: 8, n: m, k }, ([b_type, a_type], output));
+    for (register, reg) in d_regs.iter().enumerate() {
         let half = |lane: usize, i: usize| F16.narrow_f32(d[at(lane, i)], Narrow::RN);
         let values: [u32; WARP] = std::array::from_fn(|lane| {
             if op.half_d {
@@ -348,14 +352,14 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
 
 /// Adds the product to `d`.
 fn multiply(
-    numerics: MatrixNumerics,
-    (a, b): (&[f64], &[f64]),
+    machine: &mut Cluster,
+    (a, b): (&[f32], &[f32]),
     d: &mut [f32],
     shape: Shape,
     (elements, output): ([Element; 2], Output),
 ) {
-    let scratch = &mut Scratch::default();
-    if numerics == MatrixNumerics::Plain {
+    let scratch = &mut machine.products;
+    if machine.options.numerics == MatrixNumerics::Plain {
         return accumulate(a, b, d, shape, (Accumulation::Reference, output), scratch);
     }
     if elements[0].bits() != 8 {
@@ -363,14 +367,16 @@ fn multiply(
         return accumulate(a, b, d, shape, (Accumulation::Aligned { fraction: 25, least }, output), scratch);
     }
     let how = Accumulation::Aligned { fraction: 25, least: [Element::F16.least_exponent(); 2] };
-    let mut product = vec![0.0; d.len()];
+    let mut product = [0.0; 16 * 8];
+    let product = &mut product[..d.len()];
     for upper in [false, true] {
-        let pairs = |tile: &[f64]| -> Vec<f64> {
-            tile.chunks_exact(4).flat_map(|four| if upper { [four[2], four[3]] } else { [four[0], four[1]] }).collect()
+        let pairs = |tile: &[f32]| -> Vec<f32> {
+            let pair = |four: &[f32; 4]| if upper { [four[2], four[3]] } else { [four[0], four[1]] };
+            tile.as_chunks().0.iter().flat_map(pair).collect()
         };
-        accumulate(&pairs(a), &pairs(b), &mut product, Shape { k: shape.k / 2, ..shape }, (how, output), scratch);
+        accumulate(&pairs(a), &pairs(b), product, Shape { k: shape.k / 2, ..shape }, (how, output), scratch);
     }
-    for (d, product) in d.iter_mut().zip(product) {
+    for (d, &mut product) in d.iter_mut().zip(product) {
         *d = match output {
             Output::F32 => arith::add(*d, product, Rounding::NearestEven),
             Output::F16 => decode_f16(F16.narrow(f64::from(*d) + f64::from(product), Narrow::RN) as u16),
@@ -380,7 +386,7 @@ fn multiply(
 
 fn integer(warp: &mut Warp, mask: u32, op: &MmaOp) {
     let (m, k) = (op.m as usize, op.k as usize);
-    let (mut a, mut b, mut d) = ([0; 16 * 64], [0; 8 * 64], [0; 16 * 8]);
+    let (mut a, mut b, mut d) = ([0; 16 * MOST_K], [0; 8 * MOST_K], [0; 16 * 8]);
     let value = |kind: Kind, code: u32| match kind {
         Kind::Integer { bits, signed: true } => (code << (32 - bits)) as i32 >> (32 - bits),
         _ => code as i32,

@@ -1,10 +1,11 @@
-//! Operands of wgmma and tcgen05.mma in shared memory: 16-byte units read through a descriptor and decoded to `f64` rows.
+//! Operands of matrix instructions as rows of values: units of 16 bytes, read from shared memory through a descriptor or from the
+//! registers of four lanes.
 
 use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
 use crate::finding::Kind;
 use crate::layout::instruction_descriptor::Element;
 use crate::layout::operand::{Major, Operand};
-use crate::machine::{Cluster, Fault};
+use crate::machine::{Cluster, Fault, R32, Warp};
 use crate::memory::{AccessError, Space};
 
 /// Elements as they lie in a 16-byte unit.
@@ -45,33 +46,23 @@ impl Container {
             bits => bits,
         }
     }
+}
 
-    /// Decodes a unit.
-    fn decode(self, unit: &[u8; 16], out: &mut [f64]) {
-        let element = self.element;
-        let value = |code: u32| f64::from(element.value(code));
-        match element.bits() {
-            32 => {
-                for (out, code) in out.iter_mut().zip(unit.as_chunks::<4>().0) {
-                    *out = value(u32::from_le_bytes(*code));
-                }
-            }
-            16 => {
-                for (out, code) in out.iter_mut().zip(unit.as_chunks::<2>().0) {
-                    *out = value(u32::from(u16::from_le_bytes(*code)));
-                }
-            }
-            8 => {
-                for (out, &code) in out.iter_mut().zip(unit) {
-                    *out = value(u32::from(code));
-                }
-            }
-            bits => {
-                let packed = u128::from_le_bytes(*unit);
-                for (i, out) in out.iter_mut().enumerate().take(self.per_unit()) {
-                    *out = value((packed >> (i as u32 * bits)) as u32 & ((1 << bits) - 1));
-                }
-            }
+/// Rows of `k` values from fragments: four lanes of a register hold elements side by side, from row (or column of B) and k of
+/// `first(lane, register)` on.
+pub(crate) fn from_registers(
+    warp: &Warp,
+    regs: &[R32],
+    element: Element,
+    k: usize,
+    first: impl Fn(u32, u32) -> (u32, u32),
+    out: &mut [f32],
+) {
+    let elements = 128 / element.bits() as usize;
+    for (register, reg) in (0..).zip(regs) {
+        for (lane, unit) in (0..).step_by(4).zip(warp.regs.get::<u32>(*reg).as_chunks().0) {
+            let (row, column) = first(lane, register);
+            element.unpack(*unit, &mut out[row as usize * k + column as usize..][..elements]);
         }
     }
 }
@@ -135,7 +126,7 @@ impl Issuer {
         (rank, operand, major): (u32, &Operand, Major),
         container: Container,
         (first, rows, k): (usize, usize, usize),
-        out: &mut Vec<f64>,
+        out: &mut Vec<f32>,
     ) -> Result<(), Fault> {
         let per = container.per_unit();
         out.clear();
@@ -150,21 +141,22 @@ impl Issuer {
         let mut offsets = offsets.into_iter();
         let mut read = |machine: &mut Cluster| {
             let offset = offsets.next().unwrap_or_default();
-            self.read_unit(machine, rank, offset, bytes)
+            let unit = self.read_unit(machine, rank, offset, bytes)?;
+            Ok::<_, Fault>(std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|byte| unit[4 * i + byte]))))
         };
         let mut values = [0.0; 32];
         match major {
             Major::K => {
                 for out in out.chunks_exact_mut(k) {
                     for out in out.chunks_mut(per) {
-                        container.decode(&read(machine)?, out);
+                        container.element.unpack(read(machine)?, out);
                     }
                 }
             }
             Major::Mn => {
                 for line in 0..k {
                     for unit in units.clone() {
-                        container.decode(&read(machine)?, &mut values);
+                        container.element.unpack(read(machine)?, &mut values);
                         for (i, &value) in values[..per].iter().enumerate() {
                             if let Some(row) = (unit * per + i).checked_sub(first)
                                 && row < rows

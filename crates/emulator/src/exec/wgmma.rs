@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use crate::check::{Event, ProxyFence};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::Op;
-use crate::exec::operand_tile::{Container, Issuer};
+use crate::exec::operand_tile::{Container, Issuer, from_registers};
 use crate::finding::Kind;
 use crate::isa::table::{HOPPER, Row};
 use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::layout::operand::{Major, Operand as Descriptor};
 use crate::machine::{Block, Cluster, Fault, Outcome, P, R32, R64, WARP, Warp};
-use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16};
 use crate::options::MatrixNumerics;
 use crate::parse::ast::{Instruction, Operand};
@@ -72,6 +72,12 @@ pub static ROWS: &[Row] = &[
         "async 6.1",
     )
     .on(HOPPER, 80),
+    Row::refused(
+        "wgmma mma_async sp *",
+        "d, a, b, e, i, p{, na, nb, ta, tb}",
+        "sparse matrices are not modelled",
+        "async 6.1",
+    ),
     Row::new("wgmma fence sync aligned", "", decode_fence, "async 6.5").on(HOPPER, 80),
     Row::new("wgmma commit_group sync aligned", "", decode_commit, "async 6.5").on(HOPPER, 80),
     Row::new("wgmma wait_group sync aligned", "n", decode_wait, "async 6.5").on(HOPPER, 80),
@@ -371,16 +377,8 @@ fn compute(
         }
         SourceA::Registers(regs) => {
             tile_a.resize(16 * op.k, 0.0);
-            let bits = op.a_type.bits();
-            for (register, reg) in (0..).zip(regs) {
-                for (lane, &value) in (0..).zip(warp.regs.get::<u32>(*reg)) {
-                    for element in 0..fragment::elements_per_register(bits) {
-                        let (row, column) = fragment::a(bits, lane, register, element);
-                        let code = if bits == 32 { value } else { value >> (element * bits) };
-                        tile_a[row as usize * op.k + column as usize] = f64::from(op.a_type.value(code));
-                    }
-                }
-            }
+            let first = |lane, register| fragment::a(op.a_type.bits(), lane, register, 0);
+            from_registers(warp, regs, op.a_type, op.k, first, &mut tile_a);
         }
     }
     let descriptor = descriptor(b_descriptor, op.b_major, b_type).map_err(|text| fail(machine, text))?;
@@ -395,12 +393,15 @@ fn compute(
         tile_a.iter_mut().for_each(|x| *x = -*x);
     }
     let half = op.output == Output::F16;
-    let input = |code: u32| if half { decode_f16(code as u16) } else { f32::from_bits(code) };
-    let mut d = if add { read_d(warp, op).into_iter().map(input).collect() } else { vec![0.0; 16 * op.n] };
+    let mut d = vec![0.0; 16 * op.n];
+    if add {
+        let input = |code: u32| if half { decode_f16(code as u16) } else { f32::from_bits(code) };
+        read_d(warp, op, input, &mut d);
+    }
     let how = (accumulation(machine, [op.a_type, op.b_type]), op.output);
-    accumulate(&tile_a, &tile_b, &mut d, shape, how, &mut Scratch::default());
+    accumulate(&tile_a, &tile_b, &mut d, shape, how, &mut machine.products);
     let result = |x: f32| if half { F16.narrow_f32(x, Narrow::RN) } else { x.to_bits() };
-    write_d(warp, op, &d.into_iter().map(result).collect::<Vec<_>>());
+    write_d(warp, op, &d, result);
     Ok(())
 }
 
@@ -433,34 +434,36 @@ fn each_quad(n: usize, mut f: impl FnMut(usize, usize, usize)) {
 }
 
 /// The accumulator registers of a warp as a tile of 16 rows.
-fn read_d(warp: &Warp, op: &MmaAsync) -> Vec<u32> {
+fn read_d<T>(warp: &Warp, op: &MmaAsync, input: impl Fn(u32) -> T, d: &mut [T]) {
     let half = op.output == Output::F16;
-    let mut d = vec![0; 16 * op.n];
     each_quad(op.n, |i, lane, at| {
         let register = warp.regs.get::<u32>(op.d[if half { i / 2 } else { i }]);
         for (slot, &value) in d[at..at + 7].iter_mut().step_by(2).zip(&register[lane..lane + 4]) {
-            *slot = if half { value >> (16 * (i % 2)) & 0xffff } else { value };
+            *slot = input(if half { value >> (16 * (i % 2)) & 0xffff } else { value });
         }
     });
-    d
 }
 
 /// Writes a tile back; f16 results are in the low halves.
-fn write_d(warp: &mut Warp, op: &MmaAsync, d: &[u32]) {
+fn write_d<T: Copy>(warp: &mut Warp, op: &MmaAsync, d: &[T], result: impl Fn(T) -> u32) {
     let half = op.output == Output::F16;
     each_quad(op.n, |i, lane, at| {
         let register = warp.regs.get_mut::<u32>(op.d[if half { i / 2 } else { i }]);
         for (slot, &value) in register[lane..lane + 4].iter_mut().zip(d[at..at + 7].iter().step_by(2)) {
+            let value = result(value);
             *slot = if half && i % 2 == 1 { *slot | value << 16 } else { value };
         }
     });
 }
 
-fn integer(warp: &mut Warp, op: &MmaAsync, shape: Shape, (a, b): (&[f64], &[f64]), add: bool) {
-    let whole = |tile: &[f64]| tile.iter().map(|&x| x as i32).collect::<Vec<_>>();
-    let mut d = if add { read_d(warp, op).into_iter().map(|x| x as i32).collect() } else { vec![0; 16 * op.n] };
+fn integer(warp: &mut Warp, op: &MmaAsync, shape: Shape, (a, b): (&[f32], &[f32]), add: bool) {
+    let whole = |tile: &[f32]| tile.iter().map(|&x| x as i32).collect::<Vec<_>>();
+    let mut d = vec![0; 16 * op.n];
+    if add {
+        read_d(warp, op, |x| x as i32, &mut d);
+    }
     accumulate_i32(&whole(a), &whole(b), &mut d, shape, op.saturate);
-    write_d(warp, op, &d.into_iter().map(|x| x as u32).collect::<Vec<_>>());
+    write_d(warp, op, &d, |x| x as u32);
 }
 
 #[cfg(test)]

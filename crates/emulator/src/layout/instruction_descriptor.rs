@@ -114,6 +114,37 @@ impl Element {
             Self::S8 => f32::from(code as i8),
         }
     }
+
+    /// Values of elements that lie side by side from the lowest bit of four words on, as many as `out` takes.
+    #[inline]
+    pub fn unpack(self, unit: [u32; 4], out: &mut [f32]) {
+        fn each<const N: usize>(codes: [u32; N], out: &mut [f32], value: impl Fn(u32) -> f32) {
+            let values = codes.map(value);
+            match <&mut [f32; N]>::try_from(&mut *out) {
+                Ok(out) => *out = values,
+                Err(_) => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
+            }
+        }
+        let halves = || std::array::from_fn::<u32, 8, _>(|i| unit[i / 2] >> (16 * (i % 2)) & 0xffff);
+        let bytes = || std::array::from_fn::<u32, 16, _>(|i| unit[i / 4] >> (8 * (i % 4)) & 0xff);
+        match self {
+            Self::F16 => each(halves(), out, |code| format::decode_f16(code as u16)),
+            Self::Bf16 => each(halves(), out, |code| format::decode_bf16(code as u16)),
+            Self::Tf32 => each(unit, out, format::decode_tf32),
+            Self::E4m3 => each(bytes(), out, |code| format::E4M3_VALUES[code as usize]),
+            Self::E5m2 => each(bytes(), out, |code| format::E5M2_VALUES[code as usize]),
+            Self::U8 => each(bytes(), out, |code| code as f32),
+            Self::S8 => each(bytes(), out, |code| f32::from(code as i8)),
+            Self::E2m1 => {
+                let nibbles = std::array::from_fn::<u32, 32, _>(|i| unit[i / 8] >> (4 * (i % 8)) & 0xf);
+                each(nibbles, out, |code| format::E2M1_VALUES[code as usize]);
+            }
+            Self::E2m3 | Self::E3m2 => {
+                let packed = unit.iter().rev().fold(0, |packed, &word| packed << 32 | u128::from(word));
+                out.iter_mut().zip((0..).step_by(6)).for_each(|(out, at)| *out = self.value((packed >> at) as u32));
+            }
+        }
+    }
 }
 
 /// Accumulator type.

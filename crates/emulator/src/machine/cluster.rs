@@ -8,6 +8,7 @@ use crate::check::{Access, Actor, Event, Observer};
 use crate::decode::Program;
 use crate::finding::{Finding, Kind};
 use crate::memory::{AccessError, GlobalMemory};
+use crate::numerics::dot::Scratch;
 use crate::options::Options;
 use crate::rng::Rng;
 use crate::trace::Counters;
@@ -61,6 +62,8 @@ pub struct Cluster {
     pub faulted: bool,
     /// Counters.
     pub counters: Counters,
+    /// Memory of matrix products.
+    pub products: Scratch,
     /// How often each operation was executed; empty unless asked for.
     pub executed: Vec<u64>,
     /// Output of `vprintf`.

@@ -1,7 +1,7 @@
 //! Matrix products of one instruction: reference and hardware accumulation models.
 //!
-//! A tile is `D[m][n] = C[m][n] + sum over k of A[m][k] * B[n][k]`, operands decoded to `f64` (every operand format, times its
-//! block scale, is exact there), accumulator `f32`. Models, with their sources in the ISA notes:
+//! A tile is `D[m][n] = C[m][n] + sum over k of A[m][k] * B[n][k]`, operands decoded to `f32` or, with their block scales, to
+//! `f64` (both exact), accumulator `f32`. Models, with their sources in the ISA notes:
 //!
 //! | [`Accumulation`] | rule | used for |
 //! |---|---|---|
@@ -78,9 +78,9 @@ const BLOCK_N: usize = 4;
 ///
 /// # Panics
 /// When a slice is shorter than its shape says.
-pub fn accumulate(
-    a: &[f64],
-    b: &[f64],
+pub fn accumulate<T: Copy + Into<f64>>(
+    a: &[T],
+    b: &[T],
     d: &mut [f32],
     shape: Shape,
     (how, output): (Accumulation, Output),
@@ -88,22 +88,33 @@ pub fn accumulate(
 ) {
     let Shape { m, n, k } = shape;
     assert!(a.len() >= m * k && b.len() >= n * k && d.len() >= m * n);
-    let Scratch { panels, lanes } = scratch;
-    match how {
-        Accumulation::Reference => reference(a, b, d, shape, output, panels),
-        Accumulation::Aligned { fraction, least } => {
-            let how = (fraction, least, output);
-            let one = |i: usize, j: usize, c| {
-                let mut d = [c];
-                let shape = Shape { m: 1, n: 1, k };
-                aligned_products(&a[i * k..][..k], &b[j * k..][..k], &mut d, shape, how, &mut Vec::new());
-                d[0]
-            };
-            if !aligned::accumulate((a, b), &mut d[..m * n], shape, how, lanes, one) {
-                aligned_products(a, b, d, shape, how, panels);
-            }
+    let Scratch { panels, lanes, a: long_a, b: long_b } = scratch;
+    let long = |x: &[T], long: &mut Vec<f64>| {
+        long.clear();
+        long.extend(x.iter().map(|&x| x.into()));
+    };
+    if let Accumulation::Aligned { fraction, least } = how {
+        let how = (fraction, least, output);
+        let one = |i: usize, j: usize, c| {
+            let mut d = [c];
+            let shape = Shape { m: 1, n: 1, k };
+            let [row, column] =
+                [&a[i * k..][..k], &b[j * k..][..k]].map(|x| Vec::from_iter(x.iter().map(|&x| x.into())));
+            aligned_products(&row, &column, &mut d, shape, how, &mut Vec::new());
+            d[0]
+        };
+        if aligned::accumulate((a, b), &mut d[..m * n], shape, how, lanes, one) {
+            return;
         }
-        Accumulation::Grouped(fraction) => grouped(a, b, d, shape, (fraction, output), panels),
+    }
+    long(&a[..m * k], long_a);
+    long(&b[..n * k], long_b);
+    match how {
+        Accumulation::Reference => reference(long_a, long_b, d, shape, output, panels),
+        Accumulation::Aligned { fraction, least } => {
+            aligned_products(long_a, long_b, d, shape, (fraction, least, output), panels);
+        }
+        Accumulation::Grouped(fraction) => grouped(long_a, long_b, d, shape, (fraction, output), panels),
     }
 }
 
@@ -111,6 +122,8 @@ pub fn accumulate(
 #[derive(Debug, Default)]
 pub struct Scratch {
     panels: Vec<f64>,
+    a: Vec<f64>,
+    b: Vec<f64>,
     lanes: aligned::Scratch,
 }
 
@@ -294,14 +307,16 @@ fn sum_aligned(
     for j in 0..LANES {
         sum[j] += whole(c[j] * scale[j]);
     }
-    std::array::from_fn(|j| {
+    let mut results = [0.0; LANES];
+    for j in 0..LANES {
         let special = largest[j] == 0.0 || !largest[j].is_finite() || !plain[j].is_finite();
-        match output {
+        results[j] = match output {
             _ if special => output.nearest(plain[j]),
             Output::F32 => shorten(truncate(sum[j] * unit[j]), fraction),
             Output::F16 => output.nearest(sum[j] * unit[j]),
-        }
-    })
+        };
+    }
+    results
 }
 
 /// Truncation toward zero of a magnitude below 2^51, without branches.

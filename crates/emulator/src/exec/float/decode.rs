@@ -64,6 +64,7 @@ pub static ROWS: &[Row] = &[
     Row::new("sqrt (rn|rz|rm|rp) f64", "d, a", unary, "9.7.3.15"),
     Row::new("rsqrt approx {ftz} f32", "d, a", unary, "9.7.3.16"),
     Row::new("rsqrt approx f64", "d, a", unary, "9.7.3.16"),
+    Row::new("rsqrt approx ftz f64", "d, a", unary, "9.7.3.17"),
     Row::new("ex2 approx {ftz} f32", "d, a", unary, "9.7.3.21"),
     Row::new("ex2 approx {ftz} (f16|f16x2|bf16|bf16x2)", "d, a", half, "9.7.4.10"),
     Row::new("lg2 approx {ftz} f32", "d, a", unary, "9.7.3.20"),

@@ -519,12 +519,13 @@ fn unary64(op: Unary, mode: Mode, bits: u64) -> u64 {
         Unary::Abs => bits & !(1 << 63),
         Unary::Neg => bits ^ 1 << 63,
         Unary::Sqrt => arith::sqrt_f64(x, mode.rounding).to_bits(),
-        Unary::Rsqrt => arith::canonical_f64(1.0 / x.sqrt()).to_bits(),
-        // `rcp.approx.ftz.f64` keeps the upper 20 fraction bits; the operand's subnormals are zero.
-        Unary::RcpApprox => {
+        // The forms `.approx.ftz` keep the upper 20 fraction bits; the operand's subnormals are zero.
+        Unary::RcpApprox | Unary::Rsqrt if mode.ftz => {
             let flushed = if x.is_subnormal() { 0.0f64.copysign(x) } else { x };
-            arith::canonical_f64(1.0 / flushed).to_bits() & !0xffff_ffff
+            let root = if op == Unary::Rsqrt { flushed.sqrt() } else { flushed };
+            arith::canonical_f64(1.0 / root).to_bits() & !0xffff_ffff
         }
+        Unary::Rsqrt => arith::canonical_f64(1.0 / x.sqrt()).to_bits(),
         _ => arith::div_f64(1.0, x, mode.rounding).to_bits(),
     }
 }

@@ -158,3 +158,27 @@ fn approximations_are_within_their_bounds() {
         }
     }
 }
+
+/// The upper 32 bits of the result, and zeros for subnormals.
+#[test]
+fn coarse_reciprocals_of_f64() {
+    let values = [4.0, 3.0, 0.0, -0.0, f64::MIN_POSITIVE / 2.0, -f64::MIN_POSITIVE / 2.0, f64::INFINITY, -1.0];
+    let inputs = lanes(&values.map(f64::to_bits));
+    let out = run64("rsqrt.approx.ftz.f64 %q0, %rd0; rcp.approx.ftz.f64 %q1, %rd0;", &[inputs], 2);
+    let upper = |x: f64| x.to_bits() >> 32 << 32;
+    let (infinity, nan) = (f64::INFINITY.to_bits(), 0x7fff_ffff_0000_0000);
+    let roots = [
+        0.5f64.to_bits(),
+        upper(1.0 / 3f64.sqrt()),
+        infinity,
+        1 << 63 | infinity,
+        infinity,
+        1 << 63 | infinity,
+        0,
+        nan,
+    ];
+    let reciprocals =
+        [upper(0.25), upper(1.0 / 3.0), infinity, 1 << 63 | infinity, infinity, 1 << 63 | infinity, 0, upper(-1.0)];
+    assert_eq!(out[0][..8], roots);
+    assert_eq!(out[1][..8], reciprocals);
+}

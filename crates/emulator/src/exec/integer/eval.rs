@@ -114,6 +114,7 @@ pub(super) fn ternary(op: Ternary, bits: u32, signed: bool, a: u64, b: u64, c: u
         Ternary::MadWide => keep(2 * bits, binary(Binary::MulWide, bits, signed, a, b).wrapping_add(c)),
         Ternary::Mad24 => keep(32, (product24(signed, a, b) as u64).wrapping_add(c)),
         Ternary::Mad24Hi => keep(32, ((product24(signed, a, b) >> 16) as u64).wrapping_add(c)),
+        Ternary::Mad24HiSat => clamp(32, signed, (product24(signed, a, b) >> 16) + extend(32, signed, c)),
         Ternary::Sad => {
             let difference = (extend(bits, signed, a) - extend(bits, signed, b)).unsigned_abs() as u64;
             keep(bits, difference.wrapping_add(c))

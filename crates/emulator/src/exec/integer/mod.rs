@@ -102,6 +102,8 @@ pub enum Ternary {
     Mad24,
     /// High part of the 24-bit product plus `c`.
     Mad24Hi,
+    /// [`Self::Mad24Hi`], clamped.
+    Mad24HiSat,
     /// `c + |a - b|`
     Sad,
     /// Field of `c` bits from bit `b` of `a`.

@@ -183,3 +183,21 @@ fn dot_products_of_bytes() {
     assert_eq!(out[6][0], 10);
     assert_eq!(out[7][0], 5);
 }
+
+#[test]
+fn products_of_24_bits() {
+    let out = run32(
+        "mad24.hi.s32 %o0, %r0, %r1, %r2; mad24.hi.sat.s32 %o1, %r0, %r1, %r2; mad24.lo.u32 %o2, %r0, %r1, %r2; mul24.hi.s32 %o3, %r0, %r1;",
+        &[lanes(&[0x7f_ffff, 0x80_0000]), lanes(&[0x7f_ffff]), lanes(&[0x7fff_ffff, 0x8000_0001])],
+        4,
+    );
+    for (lane, (a, b, c)) in
+        [(0x7f_ffffi64, 0x7f_ffffi64, 0x7fff_ffffi64), (-0x80_0000, 0x7f_ffff, -0x7fff_ffff)].into_iter().enumerate()
+    {
+        let high = a * b >> 16;
+        assert_eq!(out[0][lane], (high + c) as u32);
+        assert_eq!(out[1][lane] as i32, if lane == 0 { i32::MAX } else { i32::MIN }, "the sum is out of range");
+        assert_eq!(out[2][lane], ((a & 0xff_ffff) * b + c) as u32);
+        assert_eq!(out[3][lane], high as u32);
+    }
+}

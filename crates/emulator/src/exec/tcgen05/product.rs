@@ -11,7 +11,7 @@ use crate::layout::operand::{Major, Operand};
 use crate::layout::tensor_memory::{Layout, SCALE_GROUP_COLUMNS_A, scale, scale_group_columns_b};
 use crate::machine::{Cluster, Fault};
 use crate::memory::{COLUMNS, LANES};
-use crate::numerics::dot::{Accumulation, Output, Scratch, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16, decode_ue4m3, decode_ue8m0};
 use crate::options::MatrixNumerics;
 
@@ -67,28 +67,29 @@ pub(super) fn run(machine: &mut Cluster, job: &MmaJob, issuer: Issuer) -> Result
         b.iter_mut().for_each(|x| *x = -*x);
     }
     let rows = job.descriptor.m as usize / job.ranks.len();
-    let mut scratch = Scratch::default();
     for (index, &rank) in job.ranks.iter().enumerate() {
-        let mut a = fetch_a(machine, job, issuer, rank, rows)?;
-        let mut own_b = std::borrow::Cow::Borrowed(&b);
-        if let Some(scales) = job.scales {
-            let id = (job.descriptor.scale_a_id, SCALE_GROUP_COLUMNS_A);
-            apply_scales(machine, job, issuer, (rank, scales.a, id), scales.block, &mut a);
-            let id = (job.descriptor.scale_b_id, scale_group_columns_b(n as u32));
-            apply_scales(machine, job, issuer, (rank, scales.b, id), scales.block, own_b.to_mut());
-        }
+        let a = fetch_a(machine, job, issuer, rank, rows)?;
         let shape = Shape { m: rows, n, k };
         let mut tile = Tile { job, issuer, rank, index, rows, values: vec![0; rows * n] };
         let runs = tile.runs();
-        tile.read(machine, &runs);
-        tile.multiply(machine, &a, &own_b, shape, &mut scratch);
+        if let Some(scales) = job.scales {
+            let id = (job.descriptor.scale_a_id, SCALE_GROUP_COLUMNS_A);
+            let a = scaled(machine, job, issuer, (rank, scales.a, id), scales.block, &a);
+            let id = (job.descriptor.scale_b_id, scale_group_columns_b(n as u32));
+            let b = scaled(machine, job, issuer, (rank, scales.b, id), scales.block, &b);
+            tile.read(machine, &runs);
+            tile.multiply(machine, &a, &b, shape);
+        } else {
+            tile.read(machine, &runs);
+            tile.multiply(machine, &a, &b, shape);
+        }
         tile.write(machine, &runs);
     }
     Ok(())
 }
 
 /// Rows of A that a CTA holds.
-fn fetch_a(machine: &mut Cluster, job: &MmaJob, issuer: Issuer, rank: u32, rows: usize) -> Result<Vec<f64>, Fault> {
+fn fetch_a(machine: &mut Cluster, job: &MmaJob, issuer: Issuer, rank: u32, rows: usize) -> Result<Vec<f32>, Fault> {
     let k = job.descriptor.k as usize;
     let mut a = Vec::new();
     match job.a {
@@ -128,14 +129,14 @@ fn fetch_a(machine: &mut Cluster, job: &MmaJob, issuer: Issuer, rank: u32, rows:
 }
 
 /// Element `k` of a row of A in eight cells.
-fn decode(job: &MmaJob, words: &[u32; 8], k: usize) -> f64 {
+fn decode(job: &MmaJob, words: &[u32; 8], k: usize) -> f32 {
     let element = job.a_type.element;
     let bits = if job.a_type.dense_fp4 { 4 } else { job.a_type.container_bits() as usize };
     let per = 32 / bits;
     let field = words[k / per] >> (bits * (k % per));
     // 4-bit elements in byte containers lie in bits [5:2].
     let code = if element.bits() == 4 && !job.a_type.dense_fp4 { field >> 2 } else { field };
-    f64::from(element.value(code))
+    element.value(code)
 }
 
 fn report(machine: &mut Cluster, issuer: Issuer, kind: Fail, message: String) {
@@ -143,16 +144,17 @@ fn report(machine: &mut Cluster, issuer: Issuer, kind: Fail, message: String) {
     machine.report(*finding);
 }
 
-/// Multiplies each element by the scale of its row and block.
-fn apply_scales(
+/// Elements times the scales of their rows and blocks.
+fn scaled(
     machine: &mut Cluster,
     job: &MmaJob,
     issuer: Issuer,
     (rank, base, (id, group)): (u32, u32, (u32, u32)),
     block: u32,
-    values: &mut [f64],
-) {
+    elements: &[f32],
+) -> Vec<f64> {
     let k = job.descriptor.k as usize;
+    let mut values: Vec<f64> = elements.iter().map(|&x| x.into()).collect();
     let mut problem = None;
     for (row, values) in (0..).zip(values.chunks_exact_mut(k)) {
         for (index, values) in (0..).zip(values.chunks_mut(block as usize)) {
@@ -189,6 +191,7 @@ fn apply_scales(
     if let Some((kind, text)) = problem {
         report(machine, issuer, kind, text);
     }
+    values
 }
 
 /// D of one CTA, as bits.
@@ -258,9 +261,9 @@ impl Tile<'_> {
         }
     }
 
-    fn multiply(&mut self, machine: &Cluster, a: &[f64], b: &[f64], shape: Shape, scratch: &mut Scratch) {
+    fn multiply<T: Copy + Into<f64>>(&mut self, machine: &mut Cluster, a: &[T], b: &[T], shape: Shape) {
         if self.job.descriptor.d == Accumulator::S32 {
-            let whole = |tile: &[f64]| tile.iter().map(|&x| x as i32).collect::<Vec<_>>();
+            let whole = |tile: &[T]| tile.iter().map(|&x| x.into() as i32).collect::<Vec<_>>();
             let mut d: Vec<i32> = self.values.iter().map(|&bits| bits as i32).collect();
             accumulate_i32(&whole(a), &whole(b), &mut d, shape, self.job.descriptor.saturate);
             self.values = d.into_iter().map(|x| x as u32).collect();
@@ -276,7 +279,7 @@ impl Tile<'_> {
             (MatrixNumerics::Hardware, _) => Accumulation::Aligned { fraction: 25, least: [-126; 2] },
         };
         let output = if half { Output::F16 } else { Output::F32 };
-        accumulate(a, b, &mut d, shape, (how, output), scratch);
+        accumulate(a, b, &mut d, shape, (how, output), &mut machine.products);
         let bits = |x: f32| if half { F16.narrow_f32(x, Narrow::RN) | UNKNOWN_HALF } else { x.to_bits() };
         self.values = d.into_iter().map(bits).collect();
     }
