@@ -237,6 +237,9 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &TensorCopyOp) -
     let spaces = memory::resolve(machine, warp, mask, op.map.space, &mut maps)?;
     for lane in lanes(mask) {
         let operation = machine.engine.operation();
+        if op.direction != Direction::Prefetch {
+            machine.notify(warp, 1 << lane, &Event::Issue { operation });
+        }
         let map = read_map(machine, warp, lane, (spaces[lane], maps[lane]), op, operation)?;
         let coordinates =
             std::array::from_fn(|i| op.coordinates.get(i).map_or(0, |&r| warp.regs.get::<u32>(r)[lane] as i32));
@@ -265,7 +268,6 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &TensorCopyOp) -
 }
 
 fn start(machine: &mut Cluster, warp: &mut Warp, lane: usize, copy: TensorCopy) {
-    machine.notify(warp, 1 << lane, &Event::Issue { operation: copy.operation });
     let path = if copy.load { crate::trace::Path::TensorLoad } else { crate::trace::Path::TensorStore };
     machine.counters.add_bytes(path, u64::from(copy.transaction_bytes()) * copy.targets().count() as u64);
     if !copy.load {
