@@ -4,11 +4,12 @@
 //! products are one aligned sum over k; FP8 operands are widened to f16 and multiplied in two steps, the lower and the upper
 //! pair of every four k, from zero, and then C is added, rounded to nearest.
 
-use crate::decode::{Decoder, Refusal};
+mod decode;
+
+use crate::decode::Decoder;
 use crate::exec::Op;
 use crate::exec::moves::MoveOp;
 use crate::exec::operand_tile::from_registers;
-use crate::isa::table::Row;
 use crate::layout::fragment;
 use crate::layout::instruction_descriptor::Element;
 use crate::machine::{Cluster, Outcome, R32, R64, Reg, WARP, Warp};
@@ -16,67 +17,9 @@ use crate::numerics::arith;
 use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, Rounding, decode_f16};
 use crate::options::MatrixNumerics;
-use crate::parse::ast::{Instruction, Operand};
 
-/// Rows of the family.
-pub static ROWS: &[Row] = &[
-    Row::new(
-        "mma sync aligned (m16n8k8|m16n8k16) row col (f16|f32) f16 f16 (f16|f32)",
-        "d, a, b, c",
-        decode,
-        "async 5.7",
-    ),
-    Row::new("mma sync aligned (m16n8k8|m16n8k16) row col f32 bf16 bf16 f32", "d, a, b, c", decode, "async 5.7"),
-    Row::new("mma sync aligned (m16n8k4|m16n8k8) row col f32 tf32 tf32 f32", "d, a, b, c", decode, "async 5.7"),
-    Row::new(
-        "mma sync aligned (m16n8k16|m16n8k32) row col (f16|f32) (e4m3|e5m2) (e4m3|e5m2) (f16|f32)",
-        "d, a, b, c",
-        decode,
-        "async 5.7",
-    ),
-    Row::new(
-        "mma sync aligned (m8n8k4|m16n8k4|m16n8k8|m16n8k16) row col f64 f64 f64 f64",
-        "d, a, b, c",
-        decode,
-        "async 5.7",
-    ),
-    Row::new(
-        "mma sync aligned (m8n8k16|m16n8k16|m16n8k32) row col {satfinite} s32 (s8|u8) (s8|u8) s32",
-        "d, a, b, c",
-        decode,
-        "async 5.7",
-    ),
-    Row::new(
-        "mma sync aligned (m8n8k32|m16n8k32|m16n8k64) row col {satfinite} s32 (s4|u4) (s4|u4) s32",
-        "d, a, b, c",
-        decode,
-        "async 5.7",
-    ),
-    Row::new(
-        "mma sync aligned (m8n8k128|m16n8k128|m16n8k256) row col s32 b1 b1 s32 (xor|and) popc",
-        "d, a, b, c",
-        decode,
-        "9.7.14.5",
-    ),
-    Row::refused(
-        "mma sync aligned m8n8k4 (row|col) (row|col) (f16|f32) f16 f16 (f16|f32)",
-        "d, a, b, c",
-        "the fragments of Volta's m8n8k4 are not modelled",
-        "9.7.14.5.1",
-    ),
-    Row::refused(
-        "mma (sp|sp::ordered_metadata) sync aligned (m16n8k8|m16n8k16|m16n8k32|m16n8k64|m16n8k128) row col {satfinite} (f16|f32|s32) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|bf16|tf32|s8|u8|s4|u4|e4m3|e5m2) (f16|f32|s32)",
-        "d, a, b, c, e, f",
-        "sparse matrices are not modelled",
-        "async 5.7",
-    ),
-    Row::refused(
-        "mma sync aligned (kind::f8f6f4|kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4) {block_scale} {scale_vec::1X|scale_vec::2X|scale_vec::4X} (m16n8k32|m16n8k64) row col (f16|f32) (e4m3|e5m2|e3m2|e2m3|e2m1) (e4m3|e5m2|e3m2|e2m3|e2m1) (f16|f32) {ue8m0|ue4m3}",
-        "d, a, b, c{, sfa, ida, sfb, idb}",
-        "only sm_120 has these kinds of mma.sync",
-        "async 8.3",
-    ),
-];
+pub use decode::ROWS;
+pub(super) use decode::decode_block;
 
 /// Largest K of a shape whose operands are not bits.
 const MOST_K: usize = 64;
@@ -148,76 +91,6 @@ pub struct MmaOp {
     name: String,
 }
 
-fn fragment_of(
-    decoder: &mut Decoder<'_>,
-    operand: &Operand,
-    (wide, count): (bool, usize),
-    write: bool,
-) -> Result<Fragment, Refusal> {
-    let elements = decoder.elements(operand);
-    if elements.len() != count {
-        return Refusal::invalid(format!("expected {count} registers, got {}", elements.len()));
-    }
-    Ok(if wide {
-        let regs = elements.iter().map(|e| if write { decoder.dst64(e) } else { decoder.src64(e) });
-        Fragment::W64(regs.collect::<Result<_, _>>()?)
-    } else {
-        let regs = elements.iter().map(|e| if write { decoder.dst32(e) } else { decoder.src32(e) });
-        Fragment::W32(regs.collect::<Result<_, _>>()?)
-    })
-}
-
-fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    let shape = instruction.modifiers.iter().find_map(|m| shape_of(m));
-    let Some(shape) = shape else {
-        return Refusal::invalid("expected a shape");
-    };
-    let is_type = |word: &&str| Kind::parse(word).is_some() || matches!(*word, "f32" | "s32");
-    let words: Vec<&str> = instruction.modifiers.iter().map(String::as_str).filter(is_type).collect();
-    let Ok(words) = <[&str; 4]>::try_from(words) else {
-        return Refusal::invalid("expected four element types");
-    };
-    let [d, a, b, c] = &instruction.operands[..] else {
-        return Refusal::invalid("expected four operands");
-    };
-    decode_block(decoder, instruction, shape, words, [d, a, b, c]).map(|op| Op::Mma(Box::new(op)))
-}
-
-/// A product of `m` by 8 by `k`, with the element types and operands of D, A, B and C.
-pub(super) fn decode_block(
-    decoder: &mut Decoder<'_>,
-    instruction: &Instruction,
-    (m, k): (u32, u32),
-    [d_word, a_word, b_word, c_word]: [&str; 4],
-    [d, a, b, c]: [&Operand; 4],
-) -> Result<MmaOp, Refusal> {
-    let (Some(mut a_kind), Some(b_kind)) = (Kind::parse(a_word), Kind::parse(b_word)) else {
-        return Refusal::invalid("expected element types of A and B");
-    };
-    if let Kind::Bit { and } = &mut a_kind {
-        *and = instruction.has("and");
-    }
-    let e = fragment::elements_per_register(a_kind.bits());
-    let wide = a_kind == Kind::F64;
-    let b_registers = (k / (4 * e)) as usize;
-    let a_registers = b_registers * (m / 8) as usize;
-    let accumulators = |word: &str| (wide, (m / 4) as usize / if word == "f16" { 2 } else { 1 });
-    Ok(MmaOp {
-        m,
-        k,
-        a_kind,
-        b_kind,
-        half_d: d_word == "f16",
-        half_c: c_word == "f16",
-        saturate: instruction.has("satfinite"),
-        a: fragment_of(decoder, a, (wide, a_registers), false)?,
-        b: fragment_of(decoder, b, (wide, b_registers), false)?,
-        c: fragment_of(decoder, c, accumulators(c_word), false)?,
-        d: fragment_of(decoder, d, accumulators(d_word), true)?,
-        name: format!("mma.{a_word}"),
-    })
-}
-
 impl MmaOp {
     /// Makes D new registers; the moves from them to those that it had.
     pub(super) fn redirect(&mut self, decoder: &mut Decoder<'_>) -> Vec<Op> {
@@ -233,12 +106,6 @@ impl MmaOp {
         };
         moves.into_iter().map(|(d, a)| Op::Move(MoveOp::Copy { d, a })).collect()
     }
-}
-
-/// M and K of `m16n8k16`.
-fn shape_of(word: &str) -> Option<(u32, u32)> {
-    let (m, rest) = word.strip_prefix('m')?.split_once("n8k")?;
-    Some((m.parse().ok()?, rest.parse().ok()?))
 }
 
 /// Executes an instruction of the family.
@@ -456,173 +323,4 @@ fn double(warp: &mut Warp, mask: u32, op: &MmaOp) {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::needless_range_loop)] // lanes and registers index results and expectations alike
-
-    use crate::isa::Target;
-    use crate::testing::{run_on, run32};
-    use half::{bf16, f16};
-
-    /// Small integers of either sign, exact in every format.
-    fn value(seed: usize, row: usize, column: usize) -> f64 {
-        ((row * 7 + column * 3 + seed * 5 + row * column) % 7) as f64 - 3.0
-    }
-
-    fn product(m: usize, k: usize, unsigned: bool) -> Vec<Vec<f64>> {
-        let v = |s, r, c| if unsigned { value(s, r, c) + 3.0 } else { value(s, r, c) };
-        let cell = |i, j| (0..k).map(|t| v(1, i, t) * v(2, t, j)).sum::<f64>() + value(3, i, j);
-        (0..m).map(|i| (0..8).map(|j| cell(i, j)).collect()).collect()
-    }
-
-    /// A and B of 16-row shapes from the table of the ISA notes, element index `i` as there.
-    fn pack(count: usize, per: usize, code: impl Fn(usize, usize) -> u32) -> Vec<[u32; 32]> {
-        let bits = 32 / per;
-        (0..count)
-            .map(|j| std::array::from_fn(|t| (0..per).fold(0, |word, x| word | code(t, j * per + x) << (bits * x))))
-            .collect()
-    }
-
-    fn check(
-        op: &str,
-        (per, k): (usize, usize),
-        unsigned: bool,
-        code: impl Fn(f64) -> u32,
-        result: impl Fn(f64) -> u32,
-    ) {
-        let v = |s, r, c| if unsigned { value(s, r, c) + 3.0 } else { value(s, r, c) };
-        let registers = k / (4 * per);
-        let a = pack(2 * registers, per, |t, i| {
-            let (g, q) = (t / 4, t % 4);
-            let (j, x) = (i / per, i % per);
-            code(v(1, g + 8 * (j % 2), q * per + x + 4 * per * (j / 2)))
-        });
-        let b = pack(registers, per, |t, i| {
-            let (j, x) = (i / per, i % per);
-            code(v(2, (t % 4) * per + x + 4 * per * j, t / 4))
-        });
-        let c = pack(4, 1, |t, i| result(value(3, t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2)));
-        let inputs: Vec<_> = a.iter().chain(&b).chain(&c).copied().collect();
-        let list = |from: usize, n: usize| {
-            let names: Vec<_> = (from..from + n).map(|i| format!("%r{i}")).collect();
-            format!("{{{}}}", names.join(", "))
-        };
-        let body = format!(
-            "mma.sync.aligned.{op} {{%o0, %o1, %o2, %o3}}, {}, {}, {};",
-            list(0, 2 * registers),
-            list(2 * registers, registers),
-            list(3 * registers, 4)
-        );
-        let out = run32(&body, &inputs, 4);
-        let expected = product(16, k, unsigned);
-        for t in 0..32 {
-            for i in 0..4 {
-                let (row, column) = (t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2);
-                assert_eq!(out[i][t], result(expected[row][column]), "{op} [{row}][{column}]");
-            }
-        }
-    }
-
-    #[test]
-    fn float_shapes() {
-        let f32_bits = |x: f64| (x as f32).to_bits();
-        let half = |x: f64| u32::from(f16::from_f64(x).to_bits());
-        let brain = |x: f64| u32::from(bf16::from_f64(x).to_bits());
-        // Values -3..=3 in FP8: sign, exponent and fraction written out.
-        let e4m3 = |x: f64| [0x00, 0x38, 0x40, 0x44][x.abs() as usize] | if x < 0.0 { 0x80 } else { 0 };
-        let e5m2 = |x: f64| [0x00, 0x3c, 0x40, 0x42][x.abs() as usize] | if x < 0.0 { 0x80 } else { 0 };
-        check("m16n8k8.row.col.f32.f16.f16.f32", (2, 8), false, half, f32_bits);
-        check("m16n8k16.row.col.f32.f16.f16.f32", (2, 16), false, half, f32_bits);
-        check("m16n8k16.row.col.f32.bf16.bf16.f32", (2, 16), false, brain, f32_bits);
-        check("m16n8k8.row.col.f32.tf32.tf32.f32", (1, 8), false, f32_bits, f32_bits);
-        check("m16n8k4.row.col.f32.tf32.tf32.f32", (1, 4), false, f32_bits, f32_bits);
-        check("m16n8k32.row.col.f32.e4m3.e4m3.f32", (4, 32), false, e4m3, f32_bits);
-        check("m16n8k16.row.col.f32.e5m2.e5m2.f32", (4, 16), false, e5m2, f32_bits);
-    }
-
-    #[test]
-    fn integer_shapes() {
-        let bits = |x: f64| x as i32 as u32;
-        check("m16n8k32.row.col.s32.s8.s8.s32", (4, 32), false, |x| bits(x) & 0xff, bits);
-        check("m16n8k16.row.col.satfinite.s32.u8.u8.s32", (4, 16), true, |x| bits(x) & 0xff, bits);
-        check("m16n8k64.row.col.s32.s4.s4.s32", (8, 64), false, |x| bits(x) & 0xf, bits);
-        check("m16n8k32.row.col.s32.u4.u4.s32", (8, 32), true, |x| bits(x) & 0xf, bits);
-    }
-
-    #[test]
-    fn bits_are_counted() {
-        // Word i of lane t of A, B and C.
-        let word = |seed: u32, t: usize, i: usize| (t as u32 * 4 + i as u32 + seed).wrapping_mul(0x9e37_79b9);
-        let inputs: Vec<[u32; 32]> = (0..4)
-            .map(|i| std::array::from_fn(|t| word(1, t, i)))
-            .chain((0..2).map(|i| std::array::from_fn(|t| word(2, t, i))))
-            .chain((0..4).map(|i| std::array::from_fn(|t| (t + i) as u32)))
-            .collect();
-        for (op, and) in [("and", true), ("xor", false)] {
-            let body = format!(
-                "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.{op}.popc {{%o0, %o1, %o2, %o3}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{%r6, %r7, %r8, %r9}};
-                 mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.{op}.popc {{%o4, %o5}}, {{%r0}}, {{%r4}}, {{%r6, %r7}};"
-            );
-            let out = run32(&body, &inputs, 6);
-            for t in 0..32 {
-                for i in 0..6 {
-                    // The second instruction has one block of k, and the first two results.
-                    let (blocks, i, result) = if i < 4 { (2, i, i) } else { (1, i - 4, i) };
-                    let (row, column) = (t / 4 + 8 * (i / 2), 2 * (t % 4) + i % 2);
-                    let mut sum = (t + i) as u32;
-                    for block in 0..blocks {
-                        for q in 0..4 {
-                            let x = word(1, row % 8 * 4 + q, 2 * block + row / 8);
-                            let y = word(2, column * 4 + q, block);
-                            sum += if and { x & y } else { x ^ y }.count_ones();
-                        }
-                    }
-                    assert_eq!(out[result][t], sum, "{op} lane {t} result {result}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn f16_accumulators_are_packed() {
-        // A is all ones, B all ones, C = lane number in every element: D = C + 16.
-        let ones = [0x3c00_3c00; 32];
-        let c = std::array::from_fn(|t| u32::from(f16::from_f32(t as f32).to_bits()) * 0x1_0001);
-        let body = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%o0, %o1}, {%r0, %r0, %r0, %r0}, {%r0, %r0}, {%r1, %r1};";
-        let out = run32(body, &[ones, c], 2);
-        for t in 0..32 {
-            let expected = u32::from(f16::from_f32(t as f32 + 16.0).to_bits()) * 0x1_0001;
-            assert_eq!((out[0][t], out[1][t]), (expected, expected));
-        }
-    }
-
-    #[test]
-    fn f64_m8n8k4_and_m16n8k8() {
-        let wide = |f: &dyn Fn(usize) -> f64| -> [u64; 32] { std::array::from_fn(|t| f(t).to_bits()) };
-        let inputs = [
-            wide(&|t| value(1, t / 4, t % 4)),
-            wide(&|t| value(1, t / 4 + 8, t % 4)),
-            wide(&|t| value(1, t / 4, t % 4 + 4)),
-            wide(&|t| value(1, t / 4 + 8, t % 4 + 4)),
-            wide(&|t| value(2, t % 4, t / 4)),
-            wide(&|t| value(2, t % 4 + 4, t / 4)),
-            wide(&|t| value(3, t / 4, 2 * (t % 4))),
-            wide(&|t| value(3, t / 4, 2 * (t % 4) + 1)),
-            wide(&|t| value(3, t / 4 + 8, 2 * (t % 4))),
-            wide(&|t| value(3, t / 4 + 8, 2 * (t % 4) + 1)),
-        ];
-        let body = "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%q0, %q1, %q2, %q3}, {%rd0, %rd1, %rd2, %rd3}, {%rd4, %rd5}, {%rd6, %rd7, %rd8, %rd9};
-                    mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%q4, %q5}, {%rd0}, {%rd4}, {%rd6, %rd7};";
-        let ran = run_on(Target::Sm90, body, (&[], &inputs), (0, 6));
-        assert!(ran.report.findings.is_empty(), "{:?}", ran.report.findings);
-        let (eight, four) = (product(16, 8, false), product(8, 4, false));
-        for t in 0..32 {
-            for i in 0..4 {
-                let expected = eight[t / 4 + 8 * (i / 2)][2 * (t % 4) + i % 2];
-                assert_eq!(f64::from_bits(ran.wide[i][t]), expected);
-            }
-            for i in 0..2 {
-                assert_eq!(f64::from_bits(ran.wide[4 + i][t]), four[t / 4][2 * (t % 4) + i]);
-            }
-        }
-    }
-}
+mod tests;
