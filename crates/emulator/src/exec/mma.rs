@@ -181,7 +181,8 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
     let (m, k) = (op.m as usize, op.k as usize);
     let (mut a, mut b, mut d) = ([0.0; 16 * MOST_K], [0.0; 8 * MOST_K], [0.0; 16 * 8]);
     let (a, b, d) = (&mut a[..m * k], &mut b[..8 * k], &mut d[..m * 8]);
-    from_registers(warp, a_regs, a_type, k, |lane, register| fragment::a(a_type.bits(), lane, register, 0), a);
+    let a_place = if m == 8 { fragment::a8 } else { fragment::a };
+    from_registers(warp, a_regs, a_type, k, |lane, register| a_place(a_type.bits(), lane, register, 0), a);
     let b_first = |lane, register| {
         let (k, column) = fragment::b(b_type.bits(), lane, register, 0);
         (column, k)

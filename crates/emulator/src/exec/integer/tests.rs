@@ -194,7 +194,7 @@ fn products_of_24_bits() {
     for (lane, (a, b, c)) in
         [(0x7f_ffffi64, 0x7f_ffffi64, 0x7fff_ffffi64), (-0x80_0000, 0x7f_ffff, -0x7fff_ffff)].into_iter().enumerate()
     {
-        let high = a * b >> 16;
+        let high = (a * b) >> 16;
         assert_eq!(out[0][lane], (high + c) as u32);
         assert_eq!(out[1][lane] as i32, if lane == 0 { i32::MAX } else { i32::MIN }, "the sum is out of range");
         assert_eq!(out[2][lane], ((a & 0xff_ffff) * b + c) as u32);
