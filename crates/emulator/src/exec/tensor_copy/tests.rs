@@ -313,9 +313,10 @@ fn broken_rules() {
 #[test]
 fn a_record_changes_behind_a_wait() {
     const WAIT: &str = "WAITED: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], %r24; @!%p2 bra WAITED;";
-    let body = |wait: &str| {
+    const ARM: &str = "@%p5 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 2048;";
+    let body = |bytes: u32, wait: &str, arm: &str| {
         start(
-            2048,
+            bytes,
             &format!(
                 "add.u32 %r20, %r3, 16384; shl.b32 %r21, %r0, 2; add.u32 %r22, %r20, %r21; cvt.u64.u32 %rd10, %r21; add.u64 %rd10, %rd4, %rd10;
                  ld.b32 %r23, [%rd10]; st.shared.b32 [%r22], %r23; add.u64 %rd11, %rd1, 32768; mov.b64 %rd12, %rd0; mov.b32 %r24, 0;
@@ -324,16 +325,16 @@ fn a_record_changes_behind_a_wait() {
                  fence.proxy.tensormap::generic.acquire.gpu [%rd11], 128;
                  @%p1 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r3], [%rd11, {{0, 0}}], [%r2]; {wait}
                  add.u64 %rd12, %rd12, 3328; add.u32 %r24, %r24, 1; setp.eq.u32 %p4, %r24, 1; and.pred %p5, %p4, %p1;
-                 @%p5 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 2048; @%p4 bra PASS; {}",
+                 {arm} @%p4 bra PASS; {}",
                 DUMP.replace("[%r2], 0;", "[%r2], 1;")
             ),
         )
     };
     let map: Record = |a, _| record(&request(a, 64, Swizzle::B128));
-    let text = body(WAIT);
+    let text = body(2048, WAIT, ARM);
     let case = Case { map: Some(map), ..Case::new(&text) };
     let tile = expected(&case.input, 64, (0, 16), [0; 2], swizzled(&request(0x1000, 64, Swizzle::B128)));
     assert!(case.output()[..8192] == tile, "rows 16 and on");
-    let text = body("");
+    let text = body(4096, "", "");
     Case { map: Some(map), ..Case::new(&text) }.finds("does not come behind a wait for its reads");
 }
