@@ -24,14 +24,14 @@ constexpr int consumer_warps = halves * warpgroup_warps;
 constexpr int q_slots = 2;
 constexpr int sides = 2; // K and V
 
-enum class NamedBarrier : uint32_t { Merge = 1, Turn = 2, OtherTurn = 3 };
+enum class NamedBarrier : uint32_t { Turn = 1, OtherTurn = 2 };
 
 __device__ constexpr int index(Side side) { return static_cast<int>(side); }
 
 using BlockRing = BarrierRing<S::expanded_stages>;
 
-// What a consumer reads: `Barriers` of the kernel have a ring `q` of tiles of queries, both halves at once, and a ring
-// `expanded` of blocks for each side.
+// What a consumer reads: `Barriers` of the kernel have a ring `q` of tiles, each with the queries of both halves, and a
+// ring `expanded` of blocks for each side.
 struct Operands {
     uint8_t q[q_slots][halves][G::half_rows * row_bytes];
     uint8_t expanded[sides][S::expanded_stages][block_keys * row_bytes];
@@ -49,16 +49,50 @@ __device__ inline void zero_dead_rows(Operands& operands) {
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
 }
 
-// Starts the copies of a tile's queries. One thread.
-template <class Params>
-__device__ void load_queries(const Params& params, const Tile& tile, uint8_t (&q)[halves][G::half_rows * row_bytes],
-                             Mbarrier& full) {
-    full.arrive_expect(halves * G::live_rows * row_bytes);
-    for (int half = 0; half < halves; ++half) {
-        const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
-        tensor_load<4>(q[half], params.q, {0, 0, token, tile.unit}, full);
-    }
+// What comes after the last tile.
+__device__ inline Tile no_tile() {
+    Tile tile{};
+    tile.request = -1;
+    return tile;
 }
+__device__ inline bool is_tile(const Tile& tile) { return tile.request >= 0; }
+
+// Hands tiles to the consumers, for whom finding one takes as long as multiplying by half a block. One thread. `SharedMap`
+// is the consumers'.
+template <class Params, class SharedMap>
+class TileProducer {
+    const Params& params;
+    SharedMap& shared;
+    typename BarrierRing<q_slots>::Producer q;
+
+    // The barrier that says that the tile is there.
+    __device__ Mbarrier& put(const Tile& tile, int slot) {
+        shared.head.tiles[slot] = tile;
+        return shared.head.barriers.q.full[slot];
+    }
+
+  public:
+    __device__ TileProducer(const Params& params, SharedMap& shared)
+        : params(params), shared(shared), q(shared.head.barriers.q) {}
+
+    // A tile, and the copies of its queries; one without keys needs none.
+    __device__ void give(const Tile& tile) {
+        const int slot = q.acquire();
+        Mbarrier& full = put(tile, slot);
+        if (tile.empty()) {
+            full.arrive();
+            return;
+        }
+        full.arrive_expect(halves * G::live_rows * row_bytes);
+        for (int half = 0; half < halves; ++half) {
+            const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
+            tensor_load<4>(shared.operands.q[slot][half], params.q, {0, 0, token, tile.unit}, full);
+        }
+    }
+
+    // That there are no more.
+    __device__ void end() { put(no_tile(), q.acquire()).arrive(); }
+};
 
 // One warp: the barriers of a ring.
 template <int slots>
@@ -69,11 +103,9 @@ __device__ void init_ring(BarrierRing<slots>& ring, uint32_t full, uint32_t empt
     }
 }
 
-// Both halves' warpgroups. `SharedMap` has `head.barriers`, `head.merge_flag` and `operands`.
+// Both halves' warpgroups. `SharedMap` has `head.barriers`, `head.tiles` and `operands`.
 template <class Params, class SharedMap>
 class Consumer {
-    using Walk = TileWalk<G, Params>;
-
     const Params& params;
     SharedMap& shared;
     int half;
@@ -81,7 +113,6 @@ class Consumer {
     typename BarrierRing<q_slots>::Consumer q;
     typename BlockRing::Consumer keys;
     typename BlockRing::Consumer values;
-    Merger<G, Params, static_cast<uint32_t>(NamedBarrier::Merge), consumer_threads> merger;
     Turns<static_cast<uint32_t>(NamedBarrier::Turn), consumer_threads> turns;
 
     __device__ void release(Mbarrier& empty) const {
@@ -122,15 +153,15 @@ class Consumer {
 
     // One product after another. Halves that take turns make their weights one at a time, each while the other multiplies
     // and adds.
-    __device__ void attend_blocks(const Tile& tile, bool paired, uint64_t queries, const int (&visible)[rows_per_thread],
+    __device__ void attend_blocks(int begin, int end, bool paired, uint64_t queries, const int (&visible)[rows_per_thread],
                                   Rows& rows, wgmma::Accumulator& output) {
-        for (int block = tile.end - 1; block >= tile.begin; --block) {
-            if (paired) {
-                turns.take();
-            }
+        for (int block = end - 1; block >= begin; --block) {
             wgmma::Accumulator s;
             float factor[rows_per_thread];
             scores(s, queries);
+            if (paired) {
+                turns.take();
+            }
             const int first_key = block * block_keys;
             math.mask(s, {visible[0] - first_key, visible[1] - first_key});
             math.weigh(s, rows, factor);
@@ -145,7 +176,7 @@ class Consumer {
         }
     }
 
-    __device__ void attend(const Walk& walk, const Tile& tile, bool paired, int q_slot) {
+    __device__ void attend(const Tile& tile, bool paired, int q_slot) {
         const uint64_t queries = wgmma::swizzled_descriptor(shared.operands.q[q_slot][half]);
         int visible[rows_per_thread];
 #pragma unroll
@@ -158,26 +189,37 @@ class Consumer {
         for (float& value : output) {
             value = 0;
         }
-        attend_blocks(tile, paired, queries, visible, rows, output);
-        release(shared.head.barriers.q.empty[q_slot]);
+        attend_blocks(tile.begin, tile.end, paired, queries, visible, rows, output);
 #pragma unroll
         for (float& sum : rows.sum) {
             sum = quad_sum(sum);
         }
         if constexpr (S::split) {
-            math.write_partial(params, walk.again(), half, rows, output);
+            math.write_partial(params, tile, half, rows, output);
         } else {
-            math.write_output(params, walk.again(), half, rows, output);
+            math.write_output(params, tile, half, rows, output, shared.operands.q[q_slot][half]);
         }
     }
 
     // A half without queries only keeps the rings moving.
-    __device__ void pass(const Tile& tile, int q_slot) {
+    __device__ void pass(const Tile& tile) {
         for (int i = 0; i < tile.blocks(); ++i) {
             release(shared.head.barriers.expanded[index(Side::K)].empty[keys.wait()]);
             release(shared.head.barriers.expanded[index(Side::V)].empty[values.wait()]);
         }
-        release(shared.head.barriers.q.empty[q_slot]);
+    }
+
+    // The split's part of a tile.
+    __device__ void consume(const Tile& tile, int q_slot) {
+        if (tile.empty()) {
+            if constexpr (S::split) {
+                math.write_nothing(params, tile, half);
+            }
+        } else if (has_queries(tile, half)) {
+            attend(tile, S::take_turns && has_queries(tile, halves - 1), q_slot);
+        } else {
+            pass(tile);
+        }
     }
 
     __device__ bool has_queries(const Tile& tile, int half) const {
@@ -190,31 +232,20 @@ class Consumer {
         : params(params), shared(shared), half(thread / warpgroup_threads),
           math{static_cast<int>(thread % 32), Scales(params).log2},
           q(shared.head.barriers.q), keys(shared.head.barriers.expanded[index(Side::K)]),
-          values(shared.head.barriers.expanded[index(Side::V)]), merger{params, shared.head.merge_flag, thread},
-          turns(half) {}
+          values(shared.head.barriers.expanded[index(Side::V)]), turns(half) {}
 
     __device__ void run() {
         if constexpr (S::take_turns) {
             turns.begin();
         }
-        Walk walk(params);
-        Tile tile;
-        while (walk.next(tile)) {
-            if (tile.empty()) {
-                if constexpr (S::split) {
-                    merger.finish_empty(tile);
-                }
-                continue;
+        while (true) {
+            const int slot = q.wait();
+            const Tile& tile = shared.head.tiles[slot];
+            if (!is_tile(tile)) {
+                return;
             }
-            const int q_slot = q.wait();
-            if (has_queries(tile, half)) {
-                attend(walk, tile, S::take_turns && has_queries(tile, halves - 1), q_slot);
-            } else {
-                pass(tile, q_slot);
-            }
-            if constexpr (S::split) {
-                merger.finish(walk.again());
-            }
+            consume(tile, slot);
+            release(shared.head.barriers.q.empty[slot]);
         }
     }
 };

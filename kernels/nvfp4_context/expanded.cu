@@ -10,7 +10,8 @@
 //   half 0  | Q K, weights |  P V, output | Q K', weights' | P V', output | ...
 //   half 1                 | Q K, weights |  P V, output   | Q K', weights' | ...
 //
-// The bytes are those of wgmma.cu: the same arithmetic in the same order. What a half does: consumer.cuh.
+// The bytes are those of wgmma.cu: the same arithmetic in the same order; splits are merged by merge.cu. What a half does:
+// consumer.cuh.
 
 #include "../device/barrier_ring.cuh"
 #include "../device/bulk_copy.cuh"
@@ -25,7 +26,7 @@ namespace bakewell {
 using Walk = TileWalk<G, Params>;
 
 struct Barriers {
-    BarrierRing<q_slots> q;    // load -> consumers: both halves of a tile's queries
+    BarrierRing<q_slots> q;    // load -> consumers: a tile, and both halves' queries
     BlockRing expanded[sides]; // load -> consumers
 };
 
@@ -34,7 +35,7 @@ struct SharedMap {
 
     struct Head {
         Barriers barriers;
-        uint32_t merge_flag;
+        Tile tiles[q_slots];
     };
 
     Head head;
@@ -49,7 +50,7 @@ static_assert(offsetof(SharedMap, operands) % swizzle_period == 0);
 class Loader {
     const Params& params;
     SharedMap& shared;
-    typename BarrierRing<q_slots>::Producer q;
+    TileProducer<Params, SharedMap> tiles;
     typename BlockRing::Producer keys;
     typename BlockRing::Producer values;
 
@@ -61,18 +62,17 @@ class Loader {
 
   public:
     __device__ Loader(const Params& params, SharedMap& shared)
-        : params(params), shared(shared), q(shared.head.barriers.q),
+        : params(params), shared(shared), tiles(params, shared),
           keys(shared.head.barriers.expanded[index(Side::K)]), values(shared.head.barriers.expanded[index(Side::V)]) {}
 
     __device__ void run() {
         Walk walk(params);
         Tile tile;
         while (walk.next(tile)) {
+            tiles.give(tile);
             if (tile.empty()) {
                 continue;
             }
-            const int q_slot = q.acquire();
-            load_queries(params, tile, shared.operands.q[q_slot], shared.head.barriers.q.full[q_slot]);
             const uint32_t kv_head = tile.unit / (params.heads_per_kv / G::pack);
             const uint8_t* block = params.expanded + tile_offset(tile.request, params.q_heads / params.heads_per_kv, kv_head,
                                                                  params.key_blocks, tile.end - 1, Side::K);
@@ -82,6 +82,7 @@ class Loader {
                 block -= sides * tile_bytes;
             }
         }
+        tiles.end();
     }
 };
 

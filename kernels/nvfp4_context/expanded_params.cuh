@@ -18,10 +18,9 @@ struct Params {
     const float* sinks;          // [q_heads], or null
     const float* bmm1_device;    // [1], or null: then bmm1_scale
     const float* bmm2_device;    // [1], or null: then bmm2_scale
-    float* partial_out;          // [tiles, splits, 128, head_dim]; null without split
-    float* partial_max;          // [tiles, splits, 128]
-    float* partial_sum;          // [tiles, splits, 128]
-    uint32_t* completed;         // [tiles], 0 between launches
+    float* partial_out;          // [total_q, q_heads, splits, head_dim]; null without split
+    float* partial_max;          // [total_q, q_heads, splits]
+    float* partial_sum;          // [total_q, q_heads, splits]
 
     float bmm1_scale;
     float bmm2_scale;

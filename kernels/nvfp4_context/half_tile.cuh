@@ -3,12 +3,14 @@
 #pragma once
 
 #include "../device/softmax.cuh"
+#include "../device/store_matrix.cuh"
 #include "../device/wgmma.cuh"
 #include "output.cuh"
 #include "schedule.cuh"
 
 #include <cmath>
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace bakewell {
 
@@ -151,65 +153,99 @@ struct HalfTile {
         }
     }
 
-    // Bytes of one row: the quad's threads exchange pairs until each has 8 neighbouring columns of every fourth group.
-    __device__ void store_row(const Normaliser& normaliser, const wgmma::Accumulator& output, int i, uint8_t* out) const {
-        const bool odd = quad_lane() & 1, upper = quad_lane() & 2;
-        // Rows that see nothing are zero, whatever the products left; a mask, since a branch would keep every word twice.
-        const uint32_t seen = normaliser.factor == 0 ? 0 : ~0u;
-#pragma unroll
-        for (int first = 0; first < column_groups; first += 4) {
-            uint32_t word[2];
-#pragma unroll
-            for (int pair = 0; pair < 2; ++pair) {
-                const int group = first + 2 * pair;
-                // This thread's two columns of both groups; then four columns of one of them.
-                const auto scaled = [&](int group, int element) { return output[at(i, group, element)] * normaliser.factor; };
-                const uint32_t own = seen & pack_e4m3(scaled(group, 0), scaled(group, 1), scaled(group + 1, 0),
-                                                      scaled(group + 1, 1));
-                const uint32_t other = __shfl_xor_sync(~0u, own, 1);
-                word[pair] = odd ? __byte_perm(other, own, 0x7632) : __byte_perm(own, other, 0x5410);
-            }
-            const uint32_t kept = upper ? word[1] : word[0];
-            const uint32_t given = __shfl_xor_sync(~0u, upper ? word[0] : word[1], 2);
-            const uint2 eight = upper ? make_uint2(given, kept) : make_uint2(kept, given);
-            const int group = first + 2 * (upper ? 1 : 0) + (odd ? 1 : 0);
-            if (out) {
-                *reinterpret_cast<uint2*>(out + 8 * group) = eight;
-            }
-        }
-    }
-
+    // Writes output and log-sum-exp. `staging` is the half's queries, no longer needed, with rows of as many bytes as the
+    // output has: a warp leaves its 16 rows there and copies them out in whole rows.
     template <class Params>
-    __device__ void write_output(const Params& params, const Tile& tile, int half, const Rows& rows, const wgmma::Accumulator& output) const {
+    __device__ void write_output(const Params& params, const Tile& tile, int half, const Rows& rows,
+                                 const wgmma::Accumulator& output, uint8_t* staging) const {
+        float factor[rows_per_thread];
+        uint32_t seen[rows_per_thread]; // rows that see nothing are zero, whatever the products left
 #pragma unroll
         for (int i = 0; i < rows_per_thread; ++i) {
             const OutputRow<G> target(params, tile, half, row(i));
             const Normaliser normaliser(params, target.head, rows.maximum[i], rows.sum[i]);
-            store_row(normaliser, output, i, target.live ? params.out + target.head_row * head_dim : nullptr);
+            factor[i] = normaliser.factor;
+            seen[i] = normaliser.factor == 0 ? 0 : ~0u;
             if (target.live && params.lse && quad_lane() == 0) {
                 params.lse[target.head_row] = normaliser.lse;
             }
         }
+        const int first_row = row(0) & ~7; // of the warp
+#pragma unroll
+        for (int step = 0; step < output_chunks; step += 2) {
+            uint32_t matrices[4]; // rows 0-7 and 8-15 of a chunk of columns, then those of the next
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int i = j % 2, group = 2 * (step + j / 2); // two groups of a chunk
+                const auto scaled = [&](int group, int element) { return output[at(i, group, element)] * factor[i]; };
+                matrices[j] = seen[i] & pack_e4m3(scaled(group, 0), scaled(group, 1), scaled(group + 1, 0),
+                                                  scaled(group + 1, 1));
+            }
+            store_matrices(staged(staging, first_row + lane % 16, step + lane / 16), matrices);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < output_chunks / 2; ++i) {
+            const int in_half = first_row + 4 * i + lane / output_chunks, chunk = lane % output_chunks;
+            // Word t has columns 2t, 2t + 1, 8 + 2t, 9 + 2t, as weights have keys.
+            const uint4 words = *staged(staging, in_half, chunk);
+            const OutputRow<G> target(params, tile, half, in_half);
+            if (target.live) {
+                reinterpret_cast<uint4*>(params.out + target.head_row * head_dim)[chunk] =
+                    make_uint4(__byte_perm(words.x, words.y, 0x5410), __byte_perm(words.z, words.w, 0x5410),
+                               __byte_perm(words.x, words.y, 0x7632), __byte_perm(words.z, words.w, 0x7632));
+            }
+        }
+        // The next queries are written by the copy engine.
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     }
 
+    // The split's partial result, which merge.cu finds by the row of the output.
     template <class Params>
-    __device__ void write_partial(const Params& params, const Tile& tile, int half, const Rows& rows, const wgmma::Accumulator& output) const {
+    __device__ void write_partial(const Params& params, const Tile& tile, int half, const Rows& rows,
+                                  const wgmma::Accumulator& output) const {
 #pragma unroll
         for (int i = 0; i < rows_per_thread; ++i) {
-            if (!OutputRow<G>(params, tile, half, row(i)).live) {
+            const OutputRow<G> target(params, tile, half, row(i));
+            if (!target.live) {
                 continue;
             }
-            const uint64_t index = partial_row<G>(params, tile, tile.split, half, row(i));
+            const int64_t index = target.head_row * params.splits + tile.split;
             float* out = params.partial_out + index * head_dim + 2 * quad_lane();
 #pragma unroll
             for (int group = 0; group < column_groups; ++group) {
                 *reinterpret_cast<float2*>(out + 8 * group) =
                     make_float2(output[at(i, group, 0)], output[at(i, group, 1)]);
             }
-            if (quad_lane() == 0) {
-                params.partial_max[index] = rows.maximum[i];
-                params.partial_sum[index] = rows.sum[i];
+            write_maximum(params, index, rows.maximum[i], rows.sum[i]);
+        }
+    }
+
+    // That of a split past the visible keys: no output.
+    template <class Params>
+    __device__ void write_nothing(const Params& params, const Tile& tile, int half) const {
+#pragma unroll
+        for (int i = 0; i < rows_per_thread; ++i) {
+            const OutputRow<G> target(params, tile, half, row(i));
+            if (target.live) {
+                write_maximum(params, target.head_row * params.splits + tile.split, -INFINITY, 0);
             }
+        }
+    }
+
+  private:
+    static constexpr int output_chunks = head_dim / 16; // of 16 columns
+
+    // A chunk of a row, in a place that lets neither rows nor chunks of a warp meet in a bank.
+    static __device__ uint4* staged(uint8_t* staging, int row, int chunk) {
+        return reinterpret_cast<uint4*>(staging + row * head_dim) + (chunk ^ (row & 7));
+    }
+
+    template <class Params>
+    __device__ void write_maximum(const Params& params, int64_t index, float maximum, float sum) const {
+        if (quad_lane() == 0) {
+            params.partial_max[index] = maximum;
+            params.partial_sum[index] = sum;
         }
     }
 };

@@ -11,7 +11,7 @@
 //   half 0                        | Q K, softmax | P V, rescale | Q K' | ...
 //   half 1                        | Q K, softmax | P V, rescale | Q K' | ...
 //
-// With `split`, several CTAs share a tile's blocks; the last merges in split order. What a half does: consumer.cuh.
+// With `split`, several CTAs share a tile's blocks, whose results merge.cu merges. What a half does: consumer.cuh.
 
 #include "../device/barrier_ring.cuh"
 #include "../device/tensor_map.cuh"
@@ -27,7 +27,7 @@ using Walk = TileWalk<G, Params>;
 using PackedRing = BarrierRing<S::packed_stages>;
 
 struct Barriers {
-    BarrierRing<q_slots> q;       // keys -> consumers: both halves of a tile's queries
+    BarrierRing<q_slots> q;       // keys -> consumers: a tile, and both halves' queries
     PackedRing packed[sides];     // a producer's loads -> the producer
     BlockRing expanded[sides]; // producers -> consumers
 };
@@ -37,7 +37,7 @@ struct SharedMap {
 
     struct Head {
         Barriers barriers;
-        uint32_t merge_flag;
+        Tile tiles[q_slots];
     };
 
     Head head;
@@ -139,16 +139,9 @@ class Loader {
 template <Side side>
 class Producer {
     Context c;
-    typename BarrierRing<q_slots>::Producer q;
+    TileProducer<Params, SharedMap> tiles;
     typename PackedRing::Consumer packed;
     typename BlockRing::Producer expanded;
-
-    __device__ void load_queries(const Tile& tile) {
-        const int slot = q.acquire();
-        if (c.thread() == 0) {
-            bakewell::load_queries(c.params, tile, c.shared.operands.q[slot], c.shared.head.barriers.q.full[slot]);
-        }
-    }
 
     __device__ void expand(const Tile& tile, int block) {
         const int from = packed.wait();
@@ -172,7 +165,7 @@ class Producer {
 
   public:
     explicit __device__ Producer(Context c)
-        : c(c), q(c.shared.head.barriers.q), packed(c.shared.head.barriers.packed[index(side)]),
+        : c(c), tiles(c.params, c.shared), packed(c.shared.head.barriers.packed[index(side)]),
           expanded(c.shared.head.barriers.expanded[index(side)]) {}
 
     __device__ void run() {
@@ -186,11 +179,8 @@ class Producer {
         Walk walk(c.params);
         Tile tile;
         while (walk.next(tile)) {
-            if (tile.empty()) {
-                continue;
-            }
-            if constexpr (side == Side::K) {
-                load_queries(tile);
+            if (side == Side::K && c.thread() == 0) {
+                tiles.give(tile);
             }
             for (int block = tile.end - 1; block >= tile.begin; --block) {
                 if (loads) {
@@ -198,6 +188,9 @@ class Producer {
                 }
                 expand(tile, block);
             }
+        }
+        if (side == Side::K && c.thread() == 0) {
+            tiles.end();
         }
     }
 };

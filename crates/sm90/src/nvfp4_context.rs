@@ -13,8 +13,9 @@ pub const EXPANDED: Nvfp4Context = Nvfp4Context::EXPANDED;
 
 const TILED: [Nvfp4Context; 36] = concat(every_pack(PAGED, Nvfp4Context::WGMMA_SPLIT), every_pack(EXPANDED, EXPANDED));
 
-/// Every compiled schedule: of each tiled family each pack, unsplit and split; decode; and the kernel that expands.
-pub const SCHEDULES: &[Nvfp4Context] = &concat::<38, 1, 39>(concat(TILED, DECODE_SCHEDULES), [Nvfp4Context::EXPAND]);
+/// Every compiled schedule: of each tiled family each pack, unsplit and split; decode; the kernels that expand and merge.
+pub const SCHEDULES: &[Nvfp4Context] =
+    &concat::<38, 2, 40>(concat(TILED, DECODE_SCHEDULES), [Nvfp4Context::EXPAND, Nvfp4Context::MERGE]);
 
 /// A route to the expanded family.
 const fn expanded(when: &'static [Bound]) -> Route<Choice> {

@@ -566,6 +566,12 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Nvfp4Context,
+        variant: "merge",
+        ptx: include_bytes!("../programs/nvfp4_context-merge.ptx.zst"),
+        cubin: include_bytes!("../programs/nvfp4_context-merge.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Nvfp4Context,
         variant: "paged_k7_g1",
         ptx: include_bytes!("../programs/nvfp4_context-paged_k7_g1.ptx.zst"),
         cubin: include_bytes!("../programs/nvfp4_context-paged_k7_g1.cubin.zst"),

@@ -33,13 +33,13 @@ fn binding_decode_zeroes_and_loads() {
     assert!(matches!(calls.as_slice(), [Call::Allocate(_), Call::Fill(_, 0, _), Call::Load(_)]), "{calls:?}");
 }
 
-/// Two launches: one expands the cache, whose maps it has; the other has that of the queries.
+/// Three launches: one expands the cache, whose maps it has; the second has that of the queries; the last merges the splits.
 #[test]
-fn binding_the_expanded_family_encodes_and_loads_for_both_launches() {
+fn binding_the_expanded_family_encodes_and_loads_for_all_launches() {
     let mut inputs = generated(&mixed(), Some(2));
     inputs.problem.family = Some(Family::Expanded);
     let calls = Contract { inputs, arch: Arch::Sm90 }.a_launch_only_launches(&[Stream::DEFAULT]);
-    let [Call::Allocate(_), Call::Fill(_, 0, _), cache @ .., Call::Load(_), q, Call::Load(_)] = calls.as_slice() else {
+    let [Call::Allocate(_), cache @ .., Call::Load(_), q, Call::Load(_), Call::Load(_)] = calls.as_slice() else {
         panic!("{calls:?}")
     };
     assert_eq!(cache, ["k_packed", "v_packed", "k_scale", "v_scale"].map(Call::EncodeTensorMap));

@@ -112,13 +112,28 @@ fn limits_and_workspace_are_what_the_contract_says() {
             assert_eq!(decision.workspace.bytes, 0, "{what}");
             return;
         }
-        let tiles = u64::from(decision.units * decision.m_blocks);
-        let rows = tiles * u64::from(decision.splits) * 2 * u64::from(decision.schedule.half_rows());
         let region = |name| decision.workspace.region(name).expect("the region");
+        let rows = match decision.merge {
+            // Rows of the output, a warp of the merge each.
+            Some(merge) => {
+                let rows = problem.total_q * problem.q_heads;
+                assert_eq!(merge.launch.grid.map(u64::from), [rows.div_ceil(8), 1, 1], "{what}");
+                assert!(merge.launch.block == 256 && what.contains("nvfp4_context-merge"), "{what}");
+                assert!(decision.workspace.region("completed").is_none(), "{what}");
+                rows
+            }
+            // Rows of whole tiles, and a counter for each tile.
+            None => {
+                let tiles = u64::from(decision.units * decision.m_blocks);
+                assert_eq!((region("completed").dtype, region("completed").bytes), (DType::U32, tiles * 4), "{what}");
+                tiles * 2 * u64::from(decision.schedule.half_rows())
+            }
+        };
+        assert_eq!(decision.merge.is_some(), decision.arch == Arch::Sm90, "{what}");
+        let rows = rows * u64::from(decision.splits);
         assert_eq!(region("partial_out").bytes, rows * 128 * 4, "{what}");
         assert_eq!(region("partial_max").bytes, rows * 4, "{what}");
         assert_eq!(region("partial_sum").bytes, rows * 4, "{what}");
-        assert_eq!((region("completed").dtype, region("completed").bytes), (DType::U32, tiles * 4), "{what}");
     });
 }
 
@@ -224,7 +239,7 @@ fn many_query_rows_expand_the_cache() {
             let ctas = problem.batch * problem.kv_heads * blocks;
             assert_eq!(expansion.launch.grid.map(u64::from), [ctas, 1, 1], "{what}");
             assert_eq!(decision.workspace.region("expanded").unwrap().bytes, bytes, "{what}");
-            assert_eq!(decision.workspace.region("completed").is_some(), decision.splits > 1, "{what}");
+            assert_eq!(decision.merge.is_some(), decision.splits > 1, "{what}");
             assert!(what.contains("sm90/nvfp4_context-dequantise"), "{what}");
         }
     }

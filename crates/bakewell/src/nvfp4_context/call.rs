@@ -11,7 +11,7 @@ use bakewell_core::{Architecture, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
-use super::{Decision, Expansion, Nvfp4Context, consider, decide, tensors};
+use super::{Decision, Expansion, Merge, Nvfp4Context, consider, decide, tensors};
 use crate::arguments::{Argument, Arguments, address_or_null};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -136,7 +136,9 @@ impl Problem for Nvfp4Context {
 
     fn schedules(decision: &Decision) -> Vec<&'static dyn Schedule> {
         let first = decision.expansion.map(|expansion| expansion.schedule as &'static dyn Schedule);
-        first.into_iter().chain(decision.launch.map(|_| decision.schedule as &'static dyn Schedule)).collect()
+        let last = decision.merge.map(|merge| merge.schedule as &'static dyn Schedule);
+        let attention = decision.launch.map(|_| decision.schedule as &'static dyn Schedule);
+        first.into_iter().chain(attention).chain(last).collect()
     }
 
     fn check(&self, args: &Nvfp4ContextArgs<'_>) -> Result<()> {
@@ -150,7 +152,11 @@ impl Problem for Nvfp4Context {
             binder.launch(expansion.schedule, expansion.launch, expansion_params(self, expansion, args, binder)?)?;
         }
         let params = params(self, decision, args, binder)?;
-        binder.launch(decision.schedule, config, params)
+        binder.launch(decision.schedule, config, params)?;
+        if let Some(merge) = &decision.merge {
+            binder.launch(merge.schedule, merge.launch, merge_params(self, decision, merge, args, binder)?)?;
+        }
+        Ok(())
     }
 
     #[cfg(feature = "reference")]
@@ -174,6 +180,7 @@ fn params(
             put_map(&mut block, binder, tensors::queries(problem, schedule, args))?;
             put_cache(&mut block, problem, args, binder)?;
             put_tiles(&mut block, decision)?;
+            block.pointer("completed", binder.region("completed"))?;
         }
         Family::Expanded => {
             let key_blocks = decision.expansion.map_or(0, |expansion| expansion.key_blocks);
@@ -186,6 +193,7 @@ fn params(
             args.cache().put(&mut block)?;
             // Below 2^30 by `validate`.
             put_table(&mut block, args)?
+                .pointer("completed", binder.region("completed"))?
                 .u32("kv_heads", decision.units_per_request)?
                 .u32("max_pages", problem.max_pages as u32)?;
         }
@@ -245,7 +253,22 @@ fn put_tiles(block: &mut ParamBlock, decision: &Decision) -> Result<()> {
     Ok(())
 }
 
-/// The fields of every family.
+/// The block of the launch that merges split tiles.
+fn merge_params(
+    problem: &Nvfp4Context,
+    decision: &Decision,
+    merge: &Merge,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<Vec<u8>> {
+    let mut block = ParamBlock::new(merge.schedule.params());
+    put_output(&mut block, problem, decision, args, binder)?;
+    // Below 2^30 by `validate`.
+    block.u32("batch", problem.batch as u32)?;
+    block.finish()
+}
+
+/// The fields of every family that attends.
 fn common(
     block: &mut ParamBlock,
     problem: &Nvfp4Context,
@@ -253,12 +276,24 @@ fn common(
     args: &Nvfp4ContextArgs<'_>,
     binder: &Binder<'_>,
 ) -> Result<()> {
+    put_output(block, problem, decision, args, binder)?;
+    block.pointer("seq_lens_kv", args.seq_lens_kv.address())?.u32("heads_per_kv", problem.group_size()? as u32)?;
+    Ok(())
+}
+
+/// What turns rows and partial results into the output.
+fn put_output(
+    block: &mut ParamBlock,
+    problem: &Nvfp4Context,
+    decision: &Decision,
+    args: &Nvfp4ContextArgs<'_>,
+    binder: &Binder<'_>,
+) -> Result<()> {
     let ((bmm1, bmm1_device), (bmm2, bmm2_device)) = (args.bmm1_scale.split(), args.bmm2_scale.split());
-    for region in ["partial_out", "partial_max", "partial_sum", "completed"] {
+    for region in ["partial_out", "partial_max", "partial_sum"] {
         block.pointer(region, binder.region(region))?;
     }
     block
-        .pointer("seq_lens_kv", args.seq_lens_kv.address())?
         .pointer("cu_seqlens_q", args.cu_seqlens_q.address())?
         .pointer("out", args.out.address())?
         .pointer("lse", address_or_null(args.lse.as_ref()))?
@@ -269,7 +304,6 @@ fn common(
         .f32("bmm2_scale", bmm2)?
         // Below 2^30 by `validate`.
         .u32("q_heads", problem.q_heads as u32)?
-        .u32("heads_per_kv", problem.group_size()? as u32)?
         .u32("splits", decision.splits)?;
     Ok(())
 }

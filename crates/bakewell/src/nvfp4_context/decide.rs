@@ -35,8 +35,10 @@ pub struct Decision {
     pub expansion: Option<Expansion>,
     /// Geometry; `None` for an empty problem, which launches nothing.
     pub launch: Option<LaunchConfig>,
-    /// `expanded` where a launch expands the cache; `partial_out`, `partial_max`, `partial_sum` and `completed` where splits
-    /// merge through global memory.
+    /// The launch after, which merges split tiles.
+    pub merge: Option<Merge>,
+    /// `expanded` where a launch expands the cache; `partial_out`, `partial_max` and `partial_sum` where splits merge through
+    /// global memory, `completed` where the last CTA of a tile merges them.
     pub workspace: WorkspaceLayout,
     /// Tensors that a launch would copy. This operation copies none.
     pub copies: Vec<String>,
@@ -49,6 +51,15 @@ pub struct Expansion {
     pub schedule: &'static Schedule,
     /// Blocks of keys of the longest request, at least one.
     pub key_blocks: u32,
+    /// Geometry.
+    pub launch: LaunchConfig,
+}
+
+/// A launch that merges split tiles, a warp for each row of the output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Merge {
+    /// Schedule of its program.
+    pub schedule: &'static Schedule,
     /// Geometry.
     pub launch: LaunchConfig,
 }
@@ -66,13 +77,14 @@ impl fmt::Display for Decision {
             Family::Paged | Family::Expanded => format!("pack {}, splits {}", self.schedule.pack, self.splits),
             Family::Decode => format!("splits {}", self.splits),
         };
-        let programs = match &self.expansion {
-            Some(Expansion { schedule, launch, .. }) => {
-                let first = program_name(self.arch, Operation::Nvfp4Context, &schedule.variant());
-                format!("{first}: {launch}; {}", self.program())
-            }
-            None => self.program(),
-        };
+        let name = |schedule: &Schedule| program_name(self.arch, Operation::Nvfp4Context, &schedule.variant());
+        let mut programs = self.program();
+        if let Some(Expansion { schedule, launch, .. }) = &self.expansion {
+            programs = format!("{}: {launch}; {programs}", name(schedule));
+        }
+        if let Some(Merge { schedule, launch }) = &self.merge {
+            programs = format!("{programs}, then {}: {launch}", name(schedule));
+        }
         describe(f, &programs, self.launch.as_ref(), format_args!("{details}"), &self.workspace, &self.copies)
     }
 }
@@ -192,7 +204,14 @@ fn tiled(
         Family::Expanded => Some(expansion(problem, architecture)?),
         _ => None,
     };
-    let rows = [u64::from(tiles), u64::from(splits), u64::from(HALVES * schedule.half_rows())];
+    let merge = match splits {
+        2.. if schedule.merges_by_launch() => Some(merge(problem, architecture)?),
+        _ => None,
+    };
+    let partials = match merge {
+        Some(_) => [problem.total_q, problem.q_heads, splits.into()],
+        None => [tiles.into(), splits.into(), u64::from(HALVES * schedule.half_rows())],
+    };
     finish(
         problem,
         Decision {
@@ -211,10 +230,11 @@ fn tiled(
                 dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
                 programmatic_serialization: false,
             }),
+            merge,
             workspace: WorkspaceLayout::default(),
             copies: Vec::new(),
         },
-        (splits > 1).then_some(&rows),
+        (splits > 1).then_some(&partials),
     )
 }
 
@@ -238,6 +258,26 @@ fn expansion(problem: &Nvfp4Context, architecture: &'static Architecture) -> Res
     Ok(Expansion {
         schedule,
         key_blocks,
+        launch: LaunchConfig {
+            grid: [ctas, 1, 1],
+            cluster: [1, 1, 1],
+            block: schedule.threads(),
+            dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
+            programmatic_serialization: false,
+        },
+    })
+}
+
+/// Grid: a warp for each row of the output.
+fn merge(problem: &Nvfp4Context, architecture: &'static Architecture) -> Result<Merge> {
+    let mut schedules = architecture.nvfp4_context.schedules.iter();
+    let schedule = schedules
+        .find(|schedule| matches!(schedule.engine, Engine::Merge))
+        .ok_or_else(|| no_program(architecture, "merge of split keys"))?;
+    let rows = problem.total_q.saturating_mul(problem.q_heads);
+    let ctas = tile_count("total_q", rows.div_ceil(u64::from(schedule.threads() / 32)))?;
+    Ok(Merge {
+        schedule,
         launch: LaunchConfig {
             grid: [ctas, 1, 1],
             cluster: [1, 1, 1],
@@ -286,6 +326,7 @@ fn decode(
                 dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
                 programmatic_serialization: engine.pdl,
             }),
+            merge: None,
             workspace: WorkspaceLayout::default(),
             copies: Vec::new(),
         },
@@ -293,11 +334,11 @@ fn decode(
     )
 }
 
-/// Checks the geometry, adds a workspace for expanded tiles and one for partial results of shape `rows` with a counter for each of the first
-/// dimension, or drops all that an empty problem does not need.
+/// Checks the geometry, adds a workspace for expanded tiles and one for partial results of shape `rows`, or drops all that an
+/// empty problem does not need.
 fn finish(problem: &Nvfp4Context, mut decision: Decision, partials: Option<&[u64; 3]>) -> Result<Decision> {
     if problem.is_empty() {
-        (decision.launch, decision.expansion) = (None, None);
+        (decision.launch, decision.expansion, decision.merge) = (None, None, None);
     }
     if let Some(Expansion { key_blocks, launch, .. }) = &decision.expansion {
         launch.validate(decision.arch)?;
@@ -311,7 +352,11 @@ fn finish(problem: &Nvfp4Context, mut decision: Decision, partials: Option<&[u64
             layout.push("partial_out", DType::F32, &[rows[0], rows[1], rows[2], HEAD_DIM.into()])?;
             layout.push("partial_max", DType::F32, rows)?;
             layout.push("partial_sum", DType::F32, rows)?;
-            layout.push("completed", DType::U32, &rows[..1])?;
+            match &decision.merge {
+                Some(merge) => merge.launch.validate(decision.arch)?,
+                // A counter for each tile.
+                None => layout.push("completed", DType::U32, &rows[..1])?,
+            }
         }
     }
     Ok(decision)

@@ -41,7 +41,7 @@ mod reference;
 mod tensors;
 
 use bakewell_core::error::Property;
-use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, PAGE_TOKENS, SCALE_GROUP};
+use bakewell_core::schedule::nvfp4_context::{HEAD_DIM, MAX_SPLITS, PAGE_TOKENS, SCALE_GROUP};
 use bakewell_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ use crate::arguments::group_size;
 
 pub use bakewell_core::schedule::nvfp4_context::Family;
 pub use call::{Nvfp4ContextArgs, Scale};
-pub use decide::{Decision, Expansion, consider, decide};
+pub use decide::{Decision, Expansion, Merge, consider, decide};
 
 /// What every count of a problem is below: kernels hold them, and the sum of a token and two lengths, in 32 bits.
 const MAX_COUNT: u64 = 1 << 30;
@@ -137,7 +137,7 @@ impl Default for Nvfp4Context {
 
 impl Nvfp4Context {
     /// Most splits of a tile.
-    pub const MAX_SPLITS: u32 = 64;
+    pub const MAX_SPLITS: u32 = MAX_SPLITS;
 
     /// Shape of `q` and `out`.
     pub fn q_shape(&self) -> [u64; 3] {

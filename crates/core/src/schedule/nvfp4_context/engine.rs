@@ -168,4 +168,6 @@ pub enum Engine {
     Expanded(Expanded),
     /// No attention: expands tiles for the former.
     Expand(Expand),
+    /// No attention: merges what the CTAs that share a tile's keys leave. A warp for each row of the output.
+    Merge,
 }

@@ -26,6 +26,8 @@ pub const SCALE_GROUP: u32 = 16;
 pub const BLOCK_KEYS: u32 = 128;
 /// Halves of a tile of query rows.
 pub const HALVES: u32 = 2;
+/// Most CTAs that may share a tile's keys.
+pub const MAX_SPLITS: u32 = 64;
 /// Bytes of a block of K or V of one head, packed with its scales.
 pub const PACKED_BYTES: u32 = BLOCK_KEYS * (HEAD_DIM / 2 + HEAD_DIM / SCALE_GROUP);
 /// Bytes of a block of K or V of one head as E4M3.
@@ -169,10 +171,19 @@ impl Nvfp4Context {
         ..Nvfp4Context::EXPANDED
     };
 
+    /// Merges the results of split tiles that other launches left.
+    pub const MERGE: Nvfp4Context = Nvfp4Context {
+        name: "merge",
+        engine: Engine::Merge,
+        packed_stages: 0,
+        expanded_stages: 0,
+        ..Nvfp4Context::WGMMA
+    };
+
     /// How the kernel works.
     pub const fn family(&self) -> Family {
         match self.engine {
-            Engine::Tcgen05(_) | Engine::Wgmma(_) => Family::Paged,
+            Engine::Tcgen05(_) | Engine::Wgmma(_) | Engine::Merge => Family::Paged,
             Engine::Decode(_) => Family::Decode,
             Engine::Expanded(_) | Engine::Expand(_) => Family::Expanded,
         }
@@ -184,8 +195,13 @@ impl Nvfp4Context {
             Engine::Tcgen05(_) => 128,
             Engine::Wgmma(_) | Engine::Expanded(_) => 64,
             Engine::Decode(decode) => decode.columns,
-            Engine::Expand(_) => 0,
+            Engine::Expand(_) | Engine::Merge => 0,
         }
+    }
+
+    /// Whether another launch merges the results of split tiles. Where none does, the last CTA of a tile does.
+    pub const fn merges_by_launch(&self) -> bool {
+        matches!(self.engine, Engine::Wgmma(_) | Engine::Expanded(_))
     }
 
     /// Query tokens of half a tile; rows beyond `pack` times as many are dead.
@@ -204,7 +220,7 @@ impl Nvfp4Context {
             Engine::Tcgen05(_) | Engine::Wgmma(_) => 512,
             Engine::Decode(decode) => 32 * decode.warps,
             Engine::Expanded(_) => 384,
-            Engine::Expand(_) => 256,
+            Engine::Expand(_) | Engine::Merge => 256,
         }
     }
 
@@ -213,7 +229,7 @@ impl Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) => 1,
             Engine::Wgmma(_) | Engine::Expanded(_) | Engine::Expand(_) => 2,
-            Engine::Decode(_) => 0,
+            Engine::Decode(_) | Engine::Merge => 0,
         }
     }
 
@@ -222,24 +238,27 @@ impl Nvfp4Context {
     /// tcgen05: rings of packed tiles, expanded tiles and 6 slots of page ids; six pairs between the roles of the two
     /// halves (queries, scores, weights twice, rescale slot twice, turns, outputs: sixteen) and one for the queries'
     /// release. wgmma and expanded: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that of the
-    /// merge. expand: one for each of K and V.
+    /// merge. expand: one for each of K and V. merge: none.
     pub const fn barriers(&self) -> u32 {
         let rings = self.rings() * (self.packed_stages + self.expanded_stages);
         match self.engine {
             Engine::Tcgen05(_) => 2 * (rings + 6) + 8 * HALVES + 1,
             Engine::Wgmma(_) | Engine::Expanded(_) => 2 * (rings + 2),
             Engine::Expand(_) => 2,
+            Engine::Merge => 0,
             Engine::Decode(_) => split_merge::BARRIER_BYTES / 8,
         }
     }
 
     /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode the
-    /// packed pages, queries in f16, the merge and the eight products of each scale byte.
+    /// packed pages, queries in f16, the merge and the eight products of each scale byte; of merge the weights of each row's
+    /// splits.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
             Engine::Tcgen05(_) => (4096, 1),
             Engine::Wgmma(_) | Engine::Expanded(_) => (1024, 2),
             Engine::Expand(_) => (128, 0),
+            Engine::Merge => return self.threads() / 32 * MAX_SPLITS * 4,
             Engine::Decode(Decode { columns, warps, page_slots, .. }) => {
                 let pages = warps * page_slots * PAGE_TOKENS * (HEAD_DIM + 2 * HEAD_DIM / SCALE_GROUP);
                 let queries = columns.next_multiple_of(8) * HEAD_DIM * 2;
@@ -260,7 +279,7 @@ impl Schedule for Nvfp4Context {
     }
 
     fn variant(&self) -> String {
-        if let Engine::Decode(_) | Engine::Expand(_) = self.engine {
+        if let Engine::Decode(_) | Engine::Expand(_) | Engine::Merge = self.engine {
             return self.name.to_owned();
         }
         format!("{}_g{}{}", self.name, self.pack, if self.split { "_split" } else { "" })
@@ -273,6 +292,7 @@ impl Schedule for Nvfp4Context {
             Engine::Decode(_) => ("nvfp4_context/decode.cu", "nvfp4_context_decode"),
             Engine::Expanded(_) => ("nvfp4_context/expanded.cu", "nvfp4_context_expanded"),
             Engine::Expand(_) => ("nvfp4_context/dequantise.cu", "nvfp4_context_dequantise"),
+            Engine::Merge => ("nvfp4_context/merge.cu", "nvfp4_context_merge"),
         }
     }
 
@@ -285,6 +305,9 @@ impl Schedule for Nvfp4Context {
                 Fact::int("min_ctas_per_sm", decode.min_ctas_per_sm),
                 Fact::bool("pdl", decode.pdl),
             ];
+        }
+        if let Engine::Merge = self.engine {
+            return Vec::new();
         }
         let mut facts = vec![
             Fact::int("pack", self.pack),
@@ -329,7 +352,7 @@ impl Schedule for Nvfp4Context {
                 Fact::bool("take_turns", engine.take_turns),
             ]),
             Engine::Expand(engine) => facts.push(Fact::int("min_ctas_per_sm", engine.min_ctas_per_sm)),
-            Engine::Decode(_) => {}
+            Engine::Decode(_) | Engine::Merge => {}
         }
         facts
     }
@@ -352,6 +375,7 @@ impl Schedule for Nvfp4Context {
             Engine::Decode(_) => DECODE_PARAMS,
             Engine::Expanded(_) => EXPANDED_PARAMS,
             Engine::Expand(_) => DEQUANTISE_PARAMS,
+            Engine::Merge => MERGE_PARAMS,
         }
     }
 
@@ -362,6 +386,7 @@ impl Schedule for Nvfp4Context {
             Engine::Decode(_) => &["LDGSTS", "HMMA"],
             Engine::Expanded(_) => &["QGMMA", "UBLKCP", "SYNCS"],
             Engine::Expand(_) => &["UTMALDG", "UBLKCP", "SYNCS"],
+            Engine::Merge => &["MUFU"],
         }
     }
 }
@@ -380,6 +405,7 @@ mod tests {
         let expanded = Nvfp4Context::EXPANDED;
         assert_eq!((expanded.barriers(), expanded.dynamic_shared_bytes()), (28, 230_400));
         assert_eq!((Nvfp4Context::EXPAND.barriers(), Nvfp4Context::EXPAND.dynamic_shared_bytes()), (2, 51_328));
+        assert_eq!((Nvfp4Context::MERGE.barriers(), Nvfp4Context::MERGE.dynamic_shared_bytes()), (0, 2_048));
         let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
         assert_eq!(decode, [(1, 79_488), (1, 119_936)]);
     }

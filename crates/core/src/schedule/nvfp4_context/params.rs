@@ -94,7 +94,6 @@ pub const EXPANDED_PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "partial_out", kind: ParamKind::Pointer },
         ParamField { name: "partial_max", kind: ParamKind::Pointer },
         ParamField { name: "partial_sum", kind: ParamKind::Pointer },
-        ParamField { name: "completed", kind: ParamKind::Pointer },
         ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
         ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
         ParamField { name: "q_heads", kind: ParamKind::U32 },
@@ -123,5 +122,25 @@ pub const DEQUANTISE_PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "page_table_stride", kind: ParamKind::U64 },
         ParamField { name: "kv_heads", kind: ParamKind::U32 },
         ParamField { name: "key_blocks", kind: ParamKind::U32 },
+    ],
+};
+
+/// Fields of the parameter block of the merge of split tiles. Shapes: see `kernels/nvfp4_context/merge_params.cuh`.
+pub const MERGE_PARAMS: ParamLayout = ParamLayout {
+    fields: &[
+        ParamField { name: "cu_seqlens_q", kind: ParamKind::Pointer },
+        ParamField { name: "partial_out", kind: ParamKind::Pointer },
+        ParamField { name: "partial_max", kind: ParamKind::Pointer },
+        ParamField { name: "partial_sum", kind: ParamKind::Pointer },
+        ParamField { name: "out", kind: ParamKind::Pointer },
+        ParamField { name: "lse", kind: ParamKind::Pointer },
+        ParamField { name: "sinks", kind: ParamKind::Pointer },
+        ParamField { name: "bmm1_device", kind: ParamKind::Pointer },
+        ParamField { name: "bmm2_device", kind: ParamKind::Pointer },
+        ParamField { name: "bmm1_scale", kind: ParamKind::F32 },
+        ParamField { name: "bmm2_scale", kind: ParamKind::F32 },
+        ParamField { name: "batch", kind: ParamKind::U32 },
+        ParamField { name: "q_heads", kind: ParamKind::U32 },
+        ParamField { name: "splits", kind: ParamKind::U32 },
     ],
 };
