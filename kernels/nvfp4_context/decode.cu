@@ -2,18 +2,20 @@
 //
 //   out = E4M3(bmm2 * softmax(bmm1 * Q K^T, causal bottom-right) V)
 //
-// The query tokens of a request times the heads of a group are the columns of one product of 16 keys, the tokens of a
-// page. Codes become E4M3 by a table of the scales' products, and those become f16, which holds them exactly.
+// The query tokens of a request times the heads of a group are the columns of products. Codes become E4M3 by a table of
+// the scales' products. Scores are products of a warpgroup in E4M3, 16 keys of each warp, the tokens of its page; values
+// become f16, which holds them exactly, and outputs are products of a warp.
 //
 //   warp w   | lengths, ids | queries | pages 0 1 | scores 0 | page 2 | weights, output 0 | scores 1 | ... | store partial |
 //   CTA                                                                                                       | merge |
 //
 // Warp w of split s has page s x warps + w and every (splits x warps)th after it, in a ring of its own in shared memory.
-// No barrier ties the warps together.
+// Only the scores tie the four warps of a warpgroup together.
 
 #include "../device/block_attention.cuh"
 #include "../device/cluster.cuh"
 #include "../device/pdl.cuh"
+#include "../device/wgmma_narrow.cuh"
 #include "decode_params.cuh"
 #include "page_ring.cuh"
 #include "scale_table.cuh"
@@ -26,7 +28,9 @@ using S = Schedule;
 using Attention = BlockAttention<Element::f16, S::columns, head_dim, Vectors::run>;
 using Map = MergeMap<S::warps, S::columns, head_dim>;
 
+constexpr int warpgroup_warps = 4;
 static_assert(S::threads == S::warps * 32, "every warp computes");
+static_assert(S::warps % warpgroup_warps == 0, "warpgroups score");
 static_assert(block_keys == page_tokens, "a block is a page");
 
 // A query row: token of the request, head of the group. The masks change nothing: they show that products are small.
@@ -78,32 +82,32 @@ struct Work {
     }
 };
 
-// The queries of a CTA's columns in f16, as the lanes of a product read them.
+// The queries of a CTA's columns under the swizzle of the tensor cores, dims in the order in which the lanes of a product
+// have those of K: word 8 q + 2 j + h of a row, half h of vector j of lane q, is word 8 j + 4 h + q here.
 struct Queries {
-    static constexpr int count = Attention::tiles * Attention::key_vectors;
-    uint4 fragment[Attention::tiles][Attention::key_vectors][32];
+    static constexpr int chunk = 16; // unit of the swizzle
+    alignas(1024) uint8_t rows[8 * Attention::tiles][head_dim];
 
-    // Again for each page: held in registers they would leave too few.
-    __device__ void read(Attention& attention, int lane) const {
-        for (int tile = 0; tile < Attention::tiles; ++tile) {
-            for (int j = 0; j < Attention::key_vectors; ++j) {
-                attention.query[tile][j] = fragment[tile][j][lane];
-            }
+    __device__ void put(int row, int pair, int j, uint2 vector) {
+        for (int h = 0; h < 2; ++h) {
+            const int place = (2 * j + h ^ row % 8) * chunk + 4 * pair;
+            *reinterpret_cast<uint32_t*>(&rows[row][place]) = h == 0 ? vector.x : vector.y;
         }
     }
 };
 
 // A warp's share of them, on its way from global memory.
 class QueryLoad {
-    static constexpr int share = (Queries::count + S::warps - 1) / S::warps;
+    static constexpr int vectors = Attention::tiles * Attention::key_vectors;
+    static constexpr int share = (vectors + S::warps - 1) / S::warps;
     uint2 bytes[share];
 
     template <class Action>
     static __device__ void each(int warp, Action action) {
         for (int i = 0; i < share; ++i) {
-            const int fragment = warp + i * S::warps;
-            if (fragment < Queries::count) {
-                action(i, fragment / Attention::key_vectors, fragment % Attention::key_vectors);
+            const int vector = warp + i * S::warps;
+            if (vector < vectors) {
+                action(i, vector / Attention::key_vectors, vector % Attention::key_vectors);
             }
         }
     }
@@ -120,19 +124,18 @@ class QueryLoad {
         });
     }
 
-    __device__ void store(Queries& queries, int warp, int lane) const {
-        each(warp, [&](int i, int tile, int j) {
-            const uint2 first = e4m3_to_f16(bytes[i].x), second = e4m3_to_f16(bytes[i].y);
-            queries.fragment[tile][j][lane] = make_uint4(first.x, first.y, second.x, second.y);
-        });
+    __device__ void store(Queries& queries, int warp, FragmentLane lane) const {
+        each(warp, [&](int i, int tile, int j) { queries.put(8 * tile + lane.group, lane.pair, j, bytes[i]); });
+        // The tensor cores read what these threads wrote.
+        cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
     }
 };
 
 struct SharedMap {
     static constexpr int barrier_bytes = Map::barrier_bytes;
 
-    PackedPage ring[S::warps][S::page_slots];
     Queries queries;
+    PackedPage ring[S::warps][S::page_slots];
     alignas(16) Map merge;
     alignas(16) ScaleTable table;
 };
@@ -146,7 +149,7 @@ struct PageList {
         : entries(params.page_table + blockIdx.x * params.page_table_stride), first(blockIdx.y * S::warps + warp),
           step(min(params.splits, max_splits) * S::warps) {}
 
-    __device__ uint32_t id(uint32_t page) const { return entries[page]; }
+    __device__ uint32_t id(uint64_t page) const { return entries[page]; }
 };
 
 // What a lane needs of a page: of K the rows g and g + 8, dims 32q to 32q + 31, of V slots 2q, 2q + 1, 2q + 8, 2q + 9,
@@ -213,21 +216,27 @@ class Pages {
         }
     }
 
-    __device__ Attention::Keys expand(const PackedKeys& packed) const {
-        Attention::Keys keys;
+    // Rows g and g + 8 as registers of products of 32 dims, of which a lane has eight neighbours.
+    struct KeyRows {
+        uint32_t product[head_dim / wgmma::e4m3_k][4];
+    };
+    __device__ KeyRows expand(const PackedKeys& packed) const {
+        KeyRows rows;
         for (int half = 0; half < 2; ++half) {
             for (int part = 0; part < 2; ++part) {
                 const Products products = table.of(packed.scales[half][part]);
                 const uint4& codes = packed.codes[half];
                 const uint4 bytes =
                     products.look_up(part == 0 ? make_uint2(codes.x, codes.y) : make_uint2(codes.z, codes.w));
-                const uint2 f16[4] = {e4m3_to_f16(bytes.x), e4m3_to_f16(bytes.y), e4m3_to_f16(bytes.z),
-                                      e4m3_to_f16(bytes.w)};
-                keys.row[half][2 * part] = make_uint4(f16[0].x, f16[0].y, f16[1].x, f16[1].y);
-                keys.row[half][2 * part + 1] = make_uint4(f16[2].x, f16[2].y, f16[3].x, f16[3].y);
+                auto& first = rows.product[2 * part];
+                auto& second = rows.product[2 * part + 1];
+                first[half] = bytes.x;
+                first[half + 2] = bytes.y;
+                second[half] = bytes.z;
+                second[half + 2] = bytes.w;
             }
         }
-        return keys;
+        return rows;
     }
 
     // Slots 2q and 2q + 1, or 8 more: rows of output tiles, a pair of keys in a word, of dims 2t and 2t + 1.
@@ -247,35 +256,50 @@ class Pages {
     }
 };
 
-// Pages of a warp that are asked for before their turn.
-struct FirstPages {
-    uint32_t ids[S::page_slots + 1]; // one more than has a slot
+// The ids of a warp's pages, one in each lane, for 32 pages and the 32 after them: a page is asked for when its slot is
+// free, its id long before.
+class PageIds {
+    const PageList& list;
+    const uint32_t row_entries;
+    uint32_t ids, later = 0;
 
     // Before the length is known, which would cost another latency.
-    __device__ FirstPages(const PageList& list, uint32_t row_entries) {
-        for (int i = 0; i <= S::page_slots; ++i) {
-            const uint32_t page = list.first + i * list.step;
-            ids[i] = page < row_entries ? list.id(page) : 0;
-        }
+    __device__ uint32_t load(uint32_t index) const {
+        const uint64_t page = list.first + static_cast<uint64_t>(index + threadIdx.x % 32) * list.step;
+        return page < row_entries ? list.id(page) : 0;
     }
 
-    __device__ void start(const PageCopy& copy, PackedPage (&ring)[S::page_slots], const PageList& list,
-                          uint32_t pages) const {
-        for (int i = 0; i < S::page_slots; ++i) {
-            if (list.first + i * list.step < pages) {
-                copy.start(ring[i], ids[i]);
-            }
-            async_copy_commit();
+  public:
+    __device__ PageIds(const PageList& list, uint32_t row_entries)
+        : list(list), row_entries(row_entries), ids(load(0)) {}
+
+    // Of the warp's page `index`. Indices come in order.
+    __device__ uint32_t of(uint32_t index) {
+        const uint32_t lane = index % 32;
+        if (lane == 0) {
+            ids = index == 0 ? ids : later;
+            later = load(index + 32);
         }
+        return __shfl_sync(full_warp, ids, lane);
     }
 };
 
+__device__ void start_first(PageIds& ids, const PageCopy& copy, PackedPage (&ring)[S::page_slots], const PageList& list,
+                            uint32_t pages) {
+    for (int i = 0; i < S::page_slots; ++i) {
+        if (list.first + i * list.step < pages) {
+            copy.start(ring[i], ids.of(i));
+        }
+        async_copy_commit();
+    }
+}
+
 __device__ void attend(const Params& params, const Work& work, const SharedMap& shared, Attention& attention,
-                       const PageList& list, const PageCopy& copy, PackedPage (&ring)[S::page_slots], uint32_t next_id) {
-    const int lane = threadIdx.x % 32;
+                       const PageList& list, PageIds& ids, const PageCopy& copy, PackedPage (&ring)[S::page_slots]) {
     const uint32_t pages = work.pages();
     const uint32_t ahead = S::page_slots * list.step;
     const Pages cache(shared.table, attention.lane);
+    const uint64_t queries = wgmma::swizzled_descriptor(shared.queries.rows);
     int visible[Attention::tiles][2];
     for (int tile = 0; tile < Attention::tiles; ++tile) {
         for (int i = 0; i < 2; ++i) {
@@ -284,32 +308,50 @@ __device__ void attend(const Params& params, const Work& work, const SharedMap& 
     }
     // Up to this key all count for every live column; past it some do not.
     const int whole = work.kv_len - work.q_len + 1;
+    // The warps of a warpgroup score together: none ends before all have no page.
+    const uint32_t end = pages + threadIdx.x / 32 % warpgroup_warps;
     int slot = 0;
-    for (uint32_t page = list.first; page < pages; page += list.step) {
+    uint32_t index = S::page_slots;
+    for (uint32_t page = list.first; page < end; page += list.step, ++index) {
+        const bool live = page < pages;
         const int key = page * page_tokens;
         async_copy_wait<S::page_slots - 1>();
         __syncwarp();
+        Pages::KeyRows keys = {};
+        if (live) {
+            keys = cache.expand(cache.keys(ring[slot]));
+        }
         typename Attention::Scores scores[1];
-        shared.queries.read(attention, lane);
-        attention.score(cache.expand(cache.keys(ring[slot])), scores[0]);
+        wgmma::fence();
+        for (int i = 0; i < head_dim / wgmma::e4m3_k; ++i) {
+            wgmma::mma_e4m3(scores[0], keys.product[i], wgmma::advance(queries, i * wgmma::e4m3_k), i > 0);
+        }
+        wgmma::commit();
+        if (!live) {
+            wgmma::wait<0>();
+            break;
+        }
         PackedValues values = cache.values(ring[slot]);
         // All lanes have read the slot.
         __syncwarp();
         if (page + ahead < pages) {
-            copy.start(ring[slot], next_id);
-            next_id = list.id(min(page + ahead + list.step, pages - 1));
+            copy.start(ring[slot], ids.of(index));
         }
         async_copy_commit();
         slot = slot + 1 == S::page_slots ? 0 : slot + 1;
-        if (key + page_tokens > whole) {
-            attention.mask(scores[0], [&](int slot, int tile, int i) { return key + slot < visible[tile][i]; });
+        const bool partly = key + page_tokens > whole;
+        if (partly) {
             cache.clear(values, work.kv_len - key);
+        }
+        const Pages::ValueRows lower = cache.expand(values, 0), upper = cache.expand(values, 1);
+        wgmma::wait<0>();
+        if (partly) {
+            attention.mask(scores[0], [&](int slot, int tile, int i) { return key + slot < visible[tile][i]; });
         }
         if (attention.exceeds_headroom(scores)) {
             attention.rescale_to_reference(scores);
         }
         attention.weigh(scores[0]);
-        const Pages::ValueRows lower = cache.expand(values, 0), upper = cache.expand(values, 1);
         attention.accumulate_rows(scores[0], [&](int t) {
             return Attention::Rows{lower.tile[t].x, lower.tile[t].y, upper.tile[t].x, upper.tile[t].y};
         });
@@ -369,7 +411,7 @@ struct Output {
 extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewell::Schedule::min_ctas_per_sm)
     nvfp4_context_decode(const __grid_constant__ bakewell::Params params) {
     using namespace bakewell;
-    extern __shared__ __align__(128) char shared_bytes[];
+    extern __shared__ __align__(1024) char shared_bytes[];
     static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
     auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
 
@@ -389,17 +431,17 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     }
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const PageList list(params, warp);
-    const FirstPages first(list, params.max_pages);
+    PageIds ids(list, params.max_pages);
     const Work work(params);
-    // Its queries are read for each page.
+    // Its scores are made elsewhere, from queries in shared memory.
     Attention attention(lane, Scales(params).log2, [](int, int) { return make_uint4(0, 0, 0, 0); });
     // Before the pages, behind which it would wait.
     const QueryLoad queries(params, work, attention, warp);
     const PageCopy copy(params, work.kv_head, lane);
-    first.start(copy, shared.ring[warp], list, work.pages());
-    queries.store(shared.queries, warp, lane);
+    start_first(ids, copy, shared.ring[warp], list, work.pages());
+    queries.store(shared.queries, warp, attention.lane);
     __syncthreads();
-    attend(params, work, shared, attention, list, copy, shared.ring[warp], first.ids[S::page_slots]);
+    attend(params, work, shared, attention, list, ids, copy, shared.ring[warp]);
     const bool one_warp = work.one_warp() && params.splits == 1;
     if (warp == 0 || !one_warp) {
         attention.store(shared.merge.warps, warp);

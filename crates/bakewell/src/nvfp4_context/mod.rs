@@ -20,7 +20,7 @@
 //! E4M3 tensors may also come as u8. Bytes: element `2i` of a row lies in the low nibble of byte `i`. Scales of K lie
 //! `[token][group of 16]`, those of V `[token / 4][group][token % 4]`. Base addresses are multiples of 16.
 //!
-//! Lengths, offsets and page ids stay on the device. Table entries past a request's last page are never read, and cache
+//! Lengths, offsets and page ids stay on the device. Table entries past a request's last page are never followed, and cache
 //! slots past its length may hold anything. A row that sees nothing is zero, with log-sum-exp -inf. `softmax_scale`, the
 //! scales of q and of the K tensor belong into `bmm1_scale`, those of V and of the output into `bmm2_scale`: FP8 output
 //! of small values needs an output scale.

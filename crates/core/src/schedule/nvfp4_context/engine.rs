@@ -162,7 +162,7 @@ pub enum Engine {
     Tcgen05(Tcgen05),
     /// Warpgroup products, 16 warps, halves of 64 rows.
     Wgmma(Wgmma),
-    /// Warp products in f16, few query rows.
+    /// Scores by warpgroup products, outputs by warp products in f16; few query rows.
     Decode(Decode),
     /// Warpgroup products over expanded tiles, halves of 64 rows.
     Expanded(Expanded),

@@ -251,7 +251,7 @@ impl Nvfp4Context {
     }
 
     /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode the
-    /// packed pages, queries in f16, the merge and the eight products of each scale byte; of merge the weights of each row's
+    /// queries, packed pages, the merge and the eight products of each scale byte; of merge the weights of each row's
     /// splits.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
@@ -261,9 +261,9 @@ impl Nvfp4Context {
             Engine::Merge => return self.threads() / 32 * MAX_SPLITS * 4,
             Engine::Decode(Decode { columns, warps, page_slots, .. }) => {
                 let pages = warps * page_slots * PAGE_TOKENS * (HEAD_DIM + 2 * HEAD_DIM / SCALE_GROUP);
-                let queries = columns.next_multiple_of(8) * HEAD_DIM * 2;
+                let queries = columns.next_multiple_of(8) * HEAD_DIM;
                 let merge = split_merge::shared_bytes(warps, columns, HEAD_DIM);
-                return (pages + queries + merge + 256 * 8).next_multiple_of(128);
+                return (pages + queries + merge + 256 * 8).next_multiple_of(1024);
             }
         };
         let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
@@ -383,7 +383,7 @@ impl Schedule for Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) => &["UTCQMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],
             Engine::Wgmma(_) => &["QGMMA", "UTMALDG", "SYNCS"],
-            Engine::Decode(_) => &["LDGSTS", "HMMA"],
+            Engine::Decode(_) => &["LDGSTS", "QGMMA", "HMMA"],
             Engine::Expanded(_) => &["QGMMA", "UBLKCP", "SYNCS"],
             Engine::Expand(_) => &["UTMALDG", "UBLKCP", "SYNCS"],
             Engine::Merge => &["MUFU"],
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((Nvfp4Context::EXPAND.barriers(), Nvfp4Context::EXPAND.dynamic_shared_bytes()), (2, 51_328));
         assert_eq!((Nvfp4Context::MERGE.barriers(), Nvfp4Context::MERGE.dynamic_shared_bytes()), (0, 2_048));
         let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
-        assert_eq!(decode, [(1, 79_488), (1, 119_936)]);
+        assert_eq!(decode, [(1, 78_848), (1, 118_784)]);
     }
 
     #[test]
