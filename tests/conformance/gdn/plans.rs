@@ -1,8 +1,9 @@
 //! Plans are pure, cover everything once, and respect every limit.
 
-use bakewell::gdn::decide::{Decision, Pass, Role, decide};
+use bakewell::gdn::decide::{Decision, Pass, Role, consider, decide};
 use bakewell::gdn::{Backward, Forward, Gdn, Input, Pins, Sequences};
 use bakewell::schedule::Schedule;
+use bakewell::schedule::gdn::Engine;
 use bakewell::workspace::{WORKSPACE_ALIGNMENT, WorkspaceLayout};
 use bakewell::{Arch, Error};
 use bakewell_tests::plans::{SM_COUNTS, architectures, planned_or_refused, size};
@@ -194,6 +195,27 @@ fn idle_devices_get_segments() {
     }
 }
 
+/// The first row of the route table without an objection names the engine; the others say why not.
+#[test]
+fn every_row_that_is_not_taken_says_why() {
+    for problem in problems() {
+        for engine in [None, Some(Engine::Registers), Some(Engine::Wgmma)] {
+            let problem = Gdn { pins: Pins { engine, ..problem.pins.clone() }, ..problem.clone() };
+            for architecture in architectures() {
+                let rows = consider(&problem, architecture, 132).unwrap();
+                let first = rows.iter().find(|row| row.objection.is_none()).map(|row| row.schedule);
+                match decide(&problem, Pass::Forward, architecture, 132) {
+                    Ok(decision) => assert_eq!(first, Some(decision.engine.name())),
+                    Err(error) => assert!(matches!(error, Error::NoProgram { .. }) && first.is_none(), "{error}"),
+                }
+                let why = if engine.is_some() { "the problem is pinned to " } else { "needs " };
+                let objections = rows.iter().filter_map(|row| row.objection.as_ref());
+                assert!(objections.into_iter().all(|objection| objection.starts_with(why)), "{rows:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn pins_decide() {
     for architecture in architectures() {
@@ -256,7 +278,6 @@ fn empty_problems_launch_nothing() {
 
 #[test]
 fn what_no_program_serves_is_said() {
-    use bakewell::schedule::gdn::Engine;
     let problem = packed(1, 2, &[100]);
     for architecture in architectures() {
         let error = decide(&problem, Pass::Forward, architecture, 0).unwrap_err();

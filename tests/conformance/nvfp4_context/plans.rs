@@ -1,6 +1,6 @@
 //! Plans are pure, cover every tile once, and respect every limit.
 
-use bakewell::nvfp4_context::{Decision, Family, Nvfp4Context, decide};
+use bakewell::nvfp4_context::{Decision, Family, Nvfp4Context, consider, decide};
 use bakewell::schedule::Schedule;
 use bakewell::schedule::nvfp4_context::{Engine, PACKS};
 use bakewell::{Arch, DType, Error};
@@ -244,6 +244,35 @@ fn many_query_rows_expand_the_cache() {
         }
     }
     assert!(expanded > 0);
+}
+
+/// The first row of the route table without an objection is the plan's; the others say why not.
+#[test]
+fn every_row_that_is_not_taken_says_why() {
+    let mut taken = 0;
+    for problem in problems().into_iter().filter(|problem| problem.num_splits.is_none()) {
+        for (family, schedule) in
+            [(None, None), (Some(Family::Paged), None), (Some(Family::Decode), None), (None, Some("paged_k2"))]
+        {
+            let problem = Nvfp4Context { family, schedule: schedule.map(str::to_owned), ..problem.clone() };
+            for architecture in architectures() {
+                let rows = consider(&problem, architecture, 132).unwrap();
+                let first = rows.iter().find(|row| row.objection.is_none()).map(|row| row.schedule);
+                match decide(&problem, architecture, 132) {
+                    Ok(decision) => assert_eq!(first, Some(decision.schedule.name), "{problem:?}"),
+                    Err(error) => assert!(matches!(error, Error::NoProgram { .. }) && first.is_none(), "{error}"),
+                }
+                let pinned = rows.iter().filter_map(|row| row.objection.as_ref()).all(|objection| {
+                    objection.starts_with("needs ")
+                        || (objection.starts_with("the problem is pinned to ")
+                            && (family.is_some() || schedule.is_some()))
+                });
+                assert!(pinned, "{rows:?}");
+                taken += usize::from(schedule.is_some() && first.is_some());
+            }
+        }
+    }
+    assert!(taken > 0, "the pin is kept where there is such a schedule");
 }
 
 /// A pinned family is taken or refused by name.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bakewell_core::program::program_name;
-use bakewell_core::route::{Facts, choose};
+use bakewell_core::route::{Considered, Facts, Route, choose};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::gdn::{
     CHUNK_TOKENS, Choice, Chunk, Engine, Gdn as Schedule, Segment, Sequence, Stage, facts,
@@ -220,6 +220,38 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
     })
 }
 
+/// Asks every row of the route table, which chooses the engine of both calls. The first without an objection is taken.
+///
+/// # Errors
+/// [`Error::Argument`] for a problem that breaks the contract.
+pub fn consider(problem: &Gdn, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+    problem.validate()?;
+    check_sm_count(sm_count)?;
+    let facts = facts(problem, sm_count);
+    let considered = |route: &'static Route<Choice>| Considered {
+        table: "engine",
+        when: route.when,
+        schedule: route.then.engine.name(),
+        details: String::new(),
+        objection: match problem.pins.engine {
+            Some(pin) if pin == route.then.engine => None,
+            Some(pin) => Some(format!("the problem is pinned to {}", pin.name())),
+            None => route.objection(&facts).map(|bound| format!("needs {bound}")),
+        },
+    };
+    Ok(architecture.gdn.routes.iter().map(considered).collect())
+}
+
+fn facts(problem: &Gdn, sm_count: u32) -> Facts {
+    Facts(vec![
+        (facts::TOKENS, problem.total_tokens()),
+        (facts::SEQUENCES, problem.sequence_count()),
+        (facts::HEADS, problem.heads),
+        (facts::VALUE_HEADS, problem.value_heads),
+        (facts::SM_COUNT, sm_count.into()),
+    ])
+}
+
 /// A problem on an architecture, with the engine chosen.
 struct Planner<'p> {
     problem: &'p Gdn,
@@ -230,13 +262,7 @@ struct Planner<'p> {
 
 impl Planner<'_> {
     fn new<'p>(problem: &'p Gdn, architecture: &'static Architecture, sm_count: u32) -> Result<Planner<'p>> {
-        let facts = Facts(vec![
-            (facts::TOKENS, problem.total_tokens()),
-            (facts::SEQUENCES, problem.sequence_count()),
-            (facts::HEADS, problem.heads),
-            (facts::VALUE_HEADS, problem.value_heads),
-            (facts::SM_COUNT, sm_count.into()),
-        ]);
+        let facts = facts(problem, sm_count);
         let routes = architecture.gdn.routes;
         let choice = match problem.pins.engine {
             None => choose(routes, &facts),

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use bakewell_core::error::Property;
+use bakewell_core::route::Considered;
 use bakewell_core::schedule::Schedule;
 use bakewell_core::{Architecture, Buffer, DType, Error, Operation, Result, TensorView};
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 use serde::Serialize;
 
-use super::decide::{Decision, Pass, Role, decide};
+use super::decide::{Decision, Pass, Role, consider, decide};
 use super::inputs::dense;
 use super::values::{Values, launch, shared};
 use super::{Gdn, Input, Tape};
@@ -102,6 +103,10 @@ impl Problem for Forward {
 
     fn decide(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
         decide(&self.0, Pass::Forward, architecture, sm_count)
+    }
+
+    fn consider(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+        consider(&self.0, architecture, sm_count)
     }
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {

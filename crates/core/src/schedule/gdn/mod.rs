@@ -157,6 +157,17 @@ pub enum Engine {
     Tcgen05,
 }
 
+impl Engine {
+    /// Name, as problems are pinned to it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Engine::Registers => "registers",
+            Engine::Wgmma => "wgmma",
+            Engine::Tcgen05 => "tcgen05",
+        }
+    }
+}
+
 /// One compiled program of chunked Gated DeltaNet training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gdn {
