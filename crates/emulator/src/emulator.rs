@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::check::overlap::Earlier;
 use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
@@ -83,12 +84,15 @@ pub struct Launch {
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory, bytes.
     pub dynamic_shared: u32,
+    /// Programmatic launch: it may begin before the launch before it has ended. It runs behind it all the same, and what it
+    /// does before `griddepcontrol.wait` is compared with all that launch did.
+    pub overlaps: bool,
 }
 
 impl Launch {
-    /// One-dimensional grid and block, no cluster, no dynamic shared memory.
+    /// One-dimensional grid and block, no cluster, no dynamic shared memory, no overlap.
     pub fn linear(ctas: u32, threads: u32) -> Launch {
-        Launch { grid: [ctas, 1, 1], block: [threads, 1, 1], cluster: None, dynamic_shared: 0 }
+        Launch { grid: [ctas, 1, 1], block: [threads, 1, 1], cluster: None, dynamic_shared: 0, overlaps: false }
     }
 }
 
@@ -120,6 +124,8 @@ pub struct Emulator {
     options: Arc<Options>,
     memory: RwLock<Arc<GlobalMemory>>,
     launches: std::sync::atomic::AtomicU64,
+    /// Launches that may still run when the next one begins, unless the host waits for them.
+    unfinished: Mutex<Earlier>,
 }
 
 impl Emulator {
@@ -132,6 +138,7 @@ impl Emulator {
             options: Arc::new(options),
             memory: RwLock::new(Arc::new(memory)),
             launches: std::sync::atomic::AtomicU64::new(0),
+            unfinished: Mutex::new(Earlier::from([])),
         }
     }
 
@@ -142,6 +149,12 @@ impl Emulator {
 
     fn memory(&self) -> Arc<GlobalMemory> {
         self.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the host does to memory comes behind all launches.
+    fn wait_for_launches(&self) -> Earlier {
+        let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut unfinished, Earlier::from([]))
     }
 
     /// Changes the address space; waits for launches that use it.
@@ -166,6 +179,7 @@ impl Emulator {
     /// # Errors
     /// No buffer starts at `address`, or a launch runs.
     pub fn free(&self, address: u64) -> Result<()> {
+        self.wait_for_launches();
         if self.with_memory(|memory| memory.free(address))? {
             Ok(())
         } else {
@@ -178,6 +192,7 @@ impl Emulator {
     /// # Errors
     /// Outside the buffers.
     pub fn write(&self, address: u64, data: &[u8]) -> Result<()> {
+        self.wait_for_launches();
         self.memory().write_host(address, data).map_err(host_error)
     }
 
@@ -186,6 +201,7 @@ impl Emulator {
     /// # Errors
     /// Outside the buffers.
     pub fn read(&self, address: u64, bytes: usize) -> Result<Vec<u8>> {
+        self.wait_for_launches();
         let mut out = vec![0; bytes];
         self.memory().read_as(address, &mut out, false).map_err(host_error)?;
         Ok(out)
@@ -253,15 +269,18 @@ impl Emulator {
         if params.len() != program.param_bytes as usize {
             return Err(Error::launch("params", format!("{} bytes", program.param_bytes), params.len()));
         }
+        let unfinished = self.wait_for_launches();
+        let earlier = if launch.overlaps { unfinished } else { Earlier::from([]) };
         let id = self.launches.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let workspace = if program.is_cooperative() { self.grid_workspace()? } else { 0 };
         let grid = Arc::new(Grid::new(shape, id, workspace));
-        let run = Run::new(program, grid, params, self.memory(), (self.options.clone(), self.target));
+        let run = Run::new(program, grid, params, self.memory(), (self.options.clone(), self.target), earlier);
         tracing::debug!(kernel, ?shape, "emulate");
-        let report = run.run();
+        let (report, unfinished) = run.run();
         if workspace != 0 {
             self.free(workspace)?;
         }
+        *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
         Ok(report)
     }
 

@@ -183,6 +183,7 @@ impl LaunchFile {
             return Err(Error::launch("params", expected, self.params.len()));
         }
         let launch = Launch {
+            overlaps: false,
             grid: self.grid.three("grid")?,
             block: self.block.three("block")?,
             cluster: self.cluster.as_ref().map(|sizes| sizes.three("cluster")).transpose()?,

@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::async_engine::AsyncEngine;
 use crate::check::Observer;
-use crate::check::order::{LaunchState, OrderChecker};
+use crate::check::order::OrderChecker;
+use crate::check::overlap::{Earlier, LaunchState};
 use crate::decode::Program;
 use crate::emulator::Report;
 use crate::exec::mbarrier::Mbarriers;
@@ -33,6 +34,8 @@ pub(crate) struct Run {
     idle: Mutex<(u64, u64)>,
     /// What the happens-before checkers of its clusters share.
     order: Arc<LaunchState>,
+    /// Launches that may still run.
+    earlier: Earlier,
 }
 
 /// The clusters of a launch that are on the device.
@@ -54,8 +57,11 @@ impl Run {
         params: &[u8],
         global: Arc<GlobalMemory>,
         (options, target): (Arc<Options>, Target),
+        earlier: Earlier,
     ) -> Run {
         Run {
+            order: LaunchState::new(program.clone()),
+            earlier,
             grid,
             program,
             params: Arc::new(params.to_vec()),
@@ -66,12 +72,11 @@ impl Run {
             turn_over: Condvar::new(),
             report: Mutex::new(Report::default()),
             idle: Mutex::new((0, 0)),
-            order: Arc::default(),
         }
     }
 
-    /// Runs all clusters.
-    pub(crate) fn run(self) -> Report {
+    /// Runs all clusters. Also gives the launches that may still run when a dependent one begins.
+    pub(crate) fn run(self) -> (Report, Earlier) {
         self.turns().waiting.extend((0..self.resident()).map_while(|_| self.grid.take_cluster()));
         let workers = self.options.workers.max(1);
         if workers == 1 || self.grid.shape.cluster_count() == 1 {
@@ -85,7 +90,7 @@ impl Run {
         }
         let mut report = self.report.into_inner().unwrap_or_else(PoisonError::into_inner);
         report.findings.sort_by_key(|finding| (finding.cta, finding.warp, finding.line, finding.kind));
-        report
+        (report, self.order.unfinished(&self.earlier))
     }
 
     /// Clusters that are on the device at the same time.
@@ -215,8 +220,8 @@ impl Run {
             Some(make) => Some(make(shape, &self.program)),
             None if self.options.checks.order => Some(Box::new(OrderChecker::new(
                 self.order.clone(),
+                self.earlier.clone(),
                 shape,
-                self.program.clone(),
                 self.global.clone(),
                 linear,
                 self.options.checks,
@@ -250,7 +255,6 @@ impl Run {
             mbarriers: Mbarriers::default(),
             barriers: std::array::from_fn(|_| NamedBarrier::default()),
             register_pool: 0,
-            released_dependents: false,
             warps: warps.collect(),
             live_threads: threads,
             live_by_warp: live,

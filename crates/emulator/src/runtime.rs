@@ -192,6 +192,7 @@ impl Runtime for EmulatedRuntime {
             block: [config.block, 1, 1],
             cluster: Some(config.cluster),
             dynamic_shared: config.dynamic_shared_bytes,
+            overlaps: config.programmatic_serialization,
         };
         let report = self
             .emulator

@@ -83,6 +83,7 @@ fn run(text: &str, split: Split, seed: u64) -> Report {
         block: [threads(text), 1, 1],
         cluster: Some([1, split.cluster, 1]),
         dynamic_shared: Target::Sm100.shared_per_cta(),
+        overlaps: false,
     };
     let report = device.launch(&loaded, &kernel, launch, &params).unwrap_or_else(|error| panic!("{error}"));
     if report.findings.is_empty() {

@@ -14,6 +14,7 @@ const REFUSED: &[&str] = &[
     "tex.",
     "suld.",
     "mma.sp",
+    "wgmma.mma_async.sp",
     "fma.rn.oob",
     "tcgen05.mma.cta_group::1.kind::f16.ashift",
 ];

@@ -3,11 +3,11 @@
 use std::sync::{Arc, PoisonError};
 
 use super::clock::{Stamp, reached};
-use super::order::{Acquire, Engine, Interned, OrderChecker, Part};
+use super::operation::{Engine, Part};
+use super::order::{Acquire, Interned, OrderChecker};
 use super::shadow::{Check, Record, Shadow};
 use super::{Access, Actor, Bytes, Order, Proxy, Scope, Use};
 use crate::exec::{lanes, side_by_side};
-use crate::finding::Kind;
 use crate::machine::WARP;
 use crate::memory::Space;
 
@@ -38,13 +38,16 @@ impl OrderChecker {
         self.settle(slot);
         let (reads, writes) = match access.usage {
             Use::Read => (true, false),
-            Use::Write | Use::Rewrite => (false, true),
+            Use::Write | Use::Rewrite | Use::Free => (false, true),
             Use::Atomic => (true, true),
         };
         if access.space == Space::Shared {
             self.check_remote(actor, access);
         }
         let (met, verdicts) = if access.space == Space::Global {
+            if !self.earlier.is_empty() {
+                self.check_overlap(actor, access, slot);
+            }
             let launch = self.launch.clone();
             let mut global = launch.global.lock().unwrap_or_else(PoisonError::into_inner);
             let number = self.intern(&mut global.shadow, actor, access, slot);
@@ -90,22 +93,15 @@ impl OrderChecker {
         let mut check = Check::new(number, stamp, self.cluster, writes);
         check.keeps_predecessors =
             access.proxy != Proxy::Generic || access.space == Space::Tensor && self.checks.tensor_fences;
-        check.keeps_readers =
-            self.checks.read_fences && access.space == Space::Shared && access.proxy == Proxy::Async && writes;
+        check.keeps_readers = writes
+            && match access.space {
+                Space::Shared => self.checks.read_fences && access.proxy == Proxy::Async,
+                Space::Tensor => self.checks.tensor_fences,
+                _ => false,
+            };
         // Tensor addresses name no CTA; the actor of a tensor access is in the one whose memory it touches.
         let base = if access.space == Space::Tensor { tensor_base(actor) } else { 0 };
-        match access.bytes {
-            Bytes::Lanes(at, width) if side_by_side(actor.lanes, at, width) => {
-                shadow.access(&mut check, base + at[0], u64::from(width) * WARP as u64);
-            }
-            Bytes::Lanes(at, width) => {
-                for lane in lanes(actor.lanes) {
-                    shadow.access(&mut check, base + at[lane], width.into());
-                }
-            }
-            Bytes::Range(start, len) => shadow.access(&mut check, base + start, len),
-            Bytes::Runs(starts, len) => starts.iter().for_each(|start| shadow.access(&mut check, base + start, len)),
-        }
+        each_run(actor, access, base, |start, bytes| shadow.access(&mut check, start, bytes));
         if check.conflicts.is_empty() && check.predecessors.is_empty() {
             return Default::default();
         }
@@ -158,7 +154,7 @@ impl OrderChecker {
             operation: access.operation,
             asynchronous: access.proxy != Proxy::Generic,
             pipelined: engine == Some(Engine::Tensor),
-            by_warp: access.space == Space::Tensor && access.proxy == Proxy::Generic,
+            by_warp: access.space == Space::Tensor && access.proxy == Proxy::Generic && access.usage != Use::Free,
             issued: self.operations.get(&access.operation).map_or(0, |op| op.issue.clock[slot as usize]),
             write,
             strong: scope_of(access),
@@ -217,7 +213,9 @@ impl OrderChecker {
         let verdict = |lack| Some(Verdict { record: record.clone(), address, lack });
         if access.space == Space::Tensor {
             let slot = self.issuer_slot(actor, access);
-            if !self.checks.tensor_fences || record.slot == slot && !record.asynchronous {
+            // Deallocation is no asynchronous instruction: it needs an order, and no fence.
+            let fenced = access.usage == Use::Free || record.slot == slot && !record.asynchronous;
+            if !self.checks.tensor_fences || fenced {
                 return None;
             }
             if record.by_warp && !record.is_fenced(&stamp.fenced_tensor) {
@@ -256,18 +254,7 @@ impl OrderChecker {
             Lack::WriterFence => self.reporter.missing_proxy_fence(actor, access, record, *address, true),
             Lack::ReadFence => self.reporter.unfenced_read(actor, access, record, *address),
             Lack::TensorFence { after } => {
-                let line = self.program.line_of(record.actor.pc);
-                let done = if record.write { "wrote" } else { "read" };
-                let message = if *after {
-                    format!(
-                        "no tcgen05.fence::after_thread_sync between the synchronisation and this use of what line {line} {done}"
-                    )
-                } else {
-                    format!(
-                        "no tcgen05.fence::before_thread_sync between line {line}, which {done} these columns, and the synchronisation"
-                    )
-                };
-                self.reporter.plain(Kind::TensorMemory, actor, message, true);
+                self.reporter.missing_tensor_fence(actor, record, *address, *after);
             }
         }
     }
@@ -330,7 +317,20 @@ fn tensor_base(actor: &Actor) -> u64 {
     u64::from(actor.cta) << 32
 }
 
-fn scope_of(access: &Access<'_>) -> Option<Scope> {
+/// The runs of bytes of an access, moved by `base`.
+pub(super) fn each_run(actor: &Actor, access: &Access<'_>, base: u64, mut visit: impl FnMut(u64, u64)) {
+    match access.bytes {
+        Bytes::Lanes(at, width) if side_by_side(actor.lanes, at, width) => {
+            visit(base + at[0], u64::from(width) * WARP as u64);
+        }
+        Bytes::Lanes(at, width) => lanes(actor.lanes).for_each(|lane| visit(base + at[lane], width.into())),
+        Bytes::Range(start, bytes) => visit(base + start, bytes),
+        Bytes::Runs(starts, bytes) => starts.iter().for_each(|start| visit(base + start, bytes)),
+    }
+}
+
+/// Scope of a strong access.
+pub(super) fn scope_of(access: &Access<'_>) -> Option<Scope> {
     match access.order {
         Order::Weak if access.usage == Use::Atomic => Some(Scope::Gpu),
         Order::Weak => None,

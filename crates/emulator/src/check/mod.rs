@@ -2,7 +2,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`order`] | happens-before: races, missing fences, lifetime of clusters, work in flight at exit |
+//! | [`order`] | happens-before: state, fences, barriers of threads |
+//! | `access` | races, missing proxy and tensor-memory fences |
+//! | `mbarrier`, `operation` | what mbarriers hand on; asynchronous work |
+//! | `lifetime` | lifetime of clusters, work in flight at exit |
+//! | [`overlap`] | launches that begin before the one before them has ended |
 //! | [`clock`] | what an actor knows to have happened |
 //! | [`shadow`] | who touched each four bytes last |
 //! | [`sync`] | releases and acquires through memory |
@@ -14,7 +18,11 @@
 mod access;
 pub mod clock;
 mod hash;
+mod lifetime;
+mod mbarrier;
+mod operation;
 pub mod order;
+pub mod overlap;
 pub mod report;
 pub mod shadow;
 pub mod sync;
@@ -58,6 +66,8 @@ pub enum Use {
     Rewrite,
     /// Read, modified and written in one step.
     Atomic,
+    /// Tensor memory given back.
+    Free,
 }
 
 /// Memory order and scope of an access.
@@ -239,6 +249,10 @@ pub enum Event {
         /// Its number.
         operation: u64,
     },
+    /// `griddepcontrol.wait` returned: the launches before this one are complete.
+    EarlierPass,
+    /// `griddepcontrol.launch_dependents`
+    ReleaseDependents,
     /// The warp waited for an operation (wait_group and the like).
     Waited {
         /// Its number.

@@ -113,6 +113,19 @@ impl Reporter {
         self.push(Kind::Race, actor, line, Some(buffer), message, one_value || one_copy || loaded);
     }
 
+    /// An access before `griddepcontrol.wait` to what an earlier launch, of `program`, uses.
+    pub fn overlap(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64, program: &Program) {
+        let (buffer, offset) = self.locate(access.space, address);
+        let mine = describe(access.usage, access.operation != 0);
+        let other = other_in(program, before);
+        let message = format!(
+            "{mine} of {buffer} + {offset} before griddepcontrol.wait races with {other} of the earlier launch of {}",
+            program.name
+        );
+        let line = program.line_of(before.actor.pc);
+        self.push(Kind::Race, actor, line, Some(buffer), message, false);
+    }
+
     /// A generic write that the asynchronous proxy may not see.
     pub fn missing_proxy_fence(
         &mut self,
@@ -153,18 +166,40 @@ impl Reporter {
         self.push(Kind::MissingProxyFence, actor, line, Some(buffer), message, true);
     }
 
+    /// An access to tensor memory with no `tcgen05.fence::after_thread_sync` before it, or one before it that none follows.
+    pub fn missing_tensor_fence(&mut self, actor: &Actor, before: &Record, address: u64, after: bool) {
+        let place = self.place(Space::Tensor, address);
+        let line = self.program.line_of(before.actor.pc);
+        let done = if before.write { "wrote" } else { "read" };
+        let message = if after {
+            format!(
+                "no tcgen05.fence::after_thread_sync between the synchronisation and this use of {place}, which line {line} {done}"
+            )
+        } else {
+            format!(
+                "no tcgen05.fence::before_thread_sync between line {line}, which {done} {place}, and the synchronisation"
+            )
+        };
+        self.push(Kind::TensorMemory, actor, 0, None, message, true);
+    }
+
     /// The other access in words.
     fn other(&self, record: &Record) -> String {
-        let usage = if record.write { Use::Write } else { Use::Read };
-        let what = describe(usage, record.operation != 0 || record.asynchronous);
-        let Actor { cta, warp, lanes, pc } = record.actor;
-        let line = self.program.line_of(pc);
-        format!(
-            "the {what} at line {line} `{}` by warp {warp} lanes {lanes:#010x} of CTA rank {cta} in cluster {}",
-            self.program.text_of(pc),
-            record.cluster
-        )
+        other_in(&self.program, record)
     }
+}
+
+/// An access of a program in words.
+fn other_in(program: &Program, record: &Record) -> String {
+    let usage = if record.write { Use::Write } else { Use::Read };
+    let what = describe(usage, record.operation != 0 || record.asynchronous);
+    let Actor { cta, warp, lanes, pc } = record.actor;
+    let line = program.line_of(pc);
+    format!(
+        "the {what} at line {line} `{}` by warp {warp} lanes {lanes:#010x} of CTA rank {cta} in cluster {}",
+        program.text_of(pc),
+        record.cluster
+    )
 }
 
 fn describe(usage: Use, asynchronous: bool) -> String {
@@ -173,6 +208,7 @@ fn describe(usage: Use, asynchronous: bool) -> String {
         Use::Write => "write",
         Use::Rewrite => "write of the same values",
         Use::Atomic => "atomic",
+        Use::Free => "deallocation",
     };
     format!("{}{what}", if asynchronous { "asynchronous " } else { "" })
 }

@@ -176,14 +176,26 @@ impl Shadow {
                 continue;
             }
             for cell in cell..=until {
-                let start = cell * CELL_BYTES;
-                let low = address.max(start) - start;
-                let high = end.min(start + CELL_BYTES) - start;
-                let mask = ((1u32 << high) - 1) & !((1u32 << low) - 1);
-                self.touch(check, page, cell, mask);
+                self.touch(check, page, cell, mask_in(cell, address, end));
             }
             at = (until + 1) * CELL_BYTES;
         }
+    }
+
+    /// An access that conflicts with one by another launch, of `bytes` at `address`, and where. Strong ones, of the
+    /// device's scope or wider, do not conflict with each other.
+    pub fn conflict(&self, address: u64, bytes: u64, writes: bool, strong: bool) -> Option<(&Record, u64)> {
+        let end = address + bytes;
+        let conflicts = |record: &&Record| !(strong && record.strong.is_some_and(|scope| scope >= Scope::Gpu));
+        (address / CELL_BYTES..end.div_ceil(CELL_BYTES)).find_map(|cell| {
+            let page = *self.page_numbers.get(&(cell / PAGE_CELLS))?;
+            let Cell { write, read } = self.pages[page][(cell % PAGE_CELLS) as usize];
+            let mask = mask_in(cell, address, end);
+            let writer = (write & mask != 0).then_some(write >> 4);
+            let readers = if writes && read & mask != 0 { &*self.sets[read as usize >> 4] } else { &[] };
+            let met = writer.iter().chain(readers).map(|&number| &self.records[number as usize]);
+            met.into_iter().find(conflicts).map(|record| (record, cell * CELL_BYTES))
+        })
     }
 
     fn page(&mut self, number: u64) -> usize {
@@ -326,6 +338,14 @@ impl Shadow {
         self.set_numbers.insert(members, number);
         number
     }
+}
+
+/// The bytes of a cell that lie in `address..end`, a bit each.
+fn mask_in(cell: u64, address: u64, end: u64) -> u32 {
+    let start = cell * CELL_BYTES;
+    let low = address.max(start) - start;
+    let high = end.min(start + CELL_BYTES) - start;
+    ((1u32 << high) - 1) & !((1u32 << low) - 1)
 }
 
 /// Whether two accesses of which one writes need an order at all.

@@ -19,8 +19,8 @@ pub static ROWS: &[Row] = &[
     Row::new("barrier cluster wait {acquire} {aligned}", "", decode_wait, "9.7.13.4"),
     Row::new("mapa {shared::cluster} (u32|u64)", "d, a, rank", decode_mapa, "9.7.9.23"),
     Row::new("getctarank {shared::cluster} (u32|u64)", "d, a", decode_rank, "9.7.9.24"),
-    Row::new("griddepcontrol launch_dependents", "", |_, _| Ok(Op::Cluster(ClusterOp::LaunchDependents)), "9.7.13.13"),
-    Row::new("griddepcontrol wait", "", |_, _| Ok(Op::Cluster(ClusterOp::WaitPrerequisites)), "9.7.13.13"),
+    Row::new("griddepcontrol launch_dependents", "", |_, _| Ok(Op::Cluster(ClusterOp::ReleaseDependents)), "9.7.13.13"),
+    Row::new("griddepcontrol wait", "", |_, _| Ok(Op::Cluster(ClusterOp::WaitForEarlier)), "9.7.13.13"),
 ];
 
 /// A decoded instruction of the family.
@@ -59,9 +59,9 @@ pub enum ClusterOp {
         shared: bool,
     },
     /// `griddepcontrol.launch_dependents`
-    LaunchDependents,
+    ReleaseDependents,
     /// `griddepcontrol.wait`
-    WaitPrerequisites,
+    WaitForEarlier,
 }
 
 fn decode_arrive(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
@@ -115,17 +115,15 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &ClusterOp
             warp.regs.set::<u32>(d, mask, &out);
             Outcome::Next
         }
-        ClusterOp::LaunchDependents => {
-            let cta = &mut machine.ctas[warp.cta as usize];
-            if !std::mem::replace(&mut cta.released_dependents, true) {
-                machine.grid.release_dependents();
-            }
+        // Launches run one after the other: earlier ones are complete, and what matters is who may rely on it.
+        ClusterOp::ReleaseDependents => {
+            machine.notify(warp, mask, &Event::ReleaseDependents);
             Outcome::Yield
         }
-        ClusterOp::WaitPrerequisites => match machine.grid.prerequisites_done() {
-            true => Outcome::Next,
-            false => Outcome::Wait(Block::Prerequisites),
-        },
+        ClusterOp::WaitForEarlier => {
+            machine.notify(warp, mask, &Event::EarlierPass);
+            Outcome::Yield
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::exec::call::CallOp;
 use crate::exec::{Op, lanes};
 use crate::finding::Kind;
 use crate::isa::table::Row;
-use crate::machine::{Block, Cluster, Outcome, R32, Warp};
+use crate::machine::{Cluster, Outcome, R32, Warp};
 use crate::parse::ast::{Instruction, Operand};
 
 /// Rows of the family.
@@ -17,7 +17,6 @@ pub static ROWS: &[Row] = &[
     Row::new("trap", "", |_, _| Ok(Op::Control(ControlOp::Trap)), "9.7.19.4"),
     Row::new("brkpt", "", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.1"),
     Row::new("pmevent {mask}", "a", |_, _| Ok(Op::Control(ControlOp::Nop)), "9.7.19.3"),
-    Row::new("griddepcontrol (wait|launch_dependents)", "", decode_dependency, "9.7.13.13"),
     Row::new("nanosleep u32", "a", |_, _| Ok(Op::Control(ControlOp::Sleep)), "9.7.19.2"),
 ];
 
@@ -51,10 +50,6 @@ pub enum ControlOp {
     Nop,
     /// `nanosleep`: lets others run.
     Sleep,
-    /// `griddepcontrol.wait`
-    WaitPrerequisites,
-    /// `griddepcontrol.launch_dependents`
-    ReleaseDependents,
 }
 
 impl ControlOp {
@@ -66,11 +61,6 @@ impl ControlOp {
             _ => {}
         }
     }
-}
-
-fn decode_dependency(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    let op = if instruction.has("wait") { ControlOp::WaitPrerequisites } else { ControlOp::ReleaseDependents };
-    Ok(Op::Control(op))
 }
 
 fn decode_ret(decoder: &mut Decoder<'_>, _: &Instruction) -> Result<Op, Refusal> {
@@ -128,12 +118,6 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &ControlOp
         ControlOp::Trap => machine.fault(Kind::Trap, warp, mask, "trap"),
         ControlOp::Nop => Outcome::Next,
         ControlOp::Sleep => Outcome::Spin,
-        ControlOp::WaitPrerequisites if machine.grid.prerequisites_done() => Outcome::Yield,
-        ControlOp::WaitPrerequisites => Outcome::Retry(Block::Prerequisites),
-        ControlOp::ReleaseDependents => {
-            machine.grid.release_dependents();
-            Outcome::Yield
-        }
     }
 }
 

@@ -300,7 +300,9 @@ pub(crate) fn report_touch(machine: &mut Cluster, actor: &Actor, address: u32, b
     let Some(hit) = machine.ctas.get(rank).and_then(|cta| cta.mbarriers.overlapped(offset, bytes)) else {
         return;
     };
-    let message = format!("MB09: {bytes} bytes at {offset:#x} overlap the live mbarrier");
+    let message = format!(
+        "MB09: an ordinary access of {bytes} bytes at {offset:#x} overlaps the live mbarrier, whose word only mbarrier instructions may use"
+    );
     let found = finding(machine, actor, address & 0xff00_0000 | hit, message);
     machine.report(*found);
 }

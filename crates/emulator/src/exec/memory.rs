@@ -1,4 +1,4 @@
-//! ld, st in every space, width and vector; prefetches and cache hints without effect.
+//! ld, st in every space, width and vector.
 
 mod access;
 mod count;
@@ -62,11 +62,6 @@ pub enum MemoryOp {
     Load(Box<AccessOp>),
     /// `st`
     Store(Box<AccessOp>),
-    /// `discard.L2`: the bytes become undefined.
-    Discard {
-        /// Address.
-        address: Addr,
-    },
     /// `st.bulk`: zeros.
     StoreBulk {
         /// Address.
@@ -81,13 +76,6 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MemoryOp)
     let result = match op {
         MemoryOp::Load(op) => load(machine, warp, mask, op),
         MemoryOp::Store(op) => store(machine, warp, mask, op),
-        MemoryOp::Discard { address } => {
-            let at = addresses(warp, *address);
-            for lane in lanes(mask) {
-                machine.global.forget(at[lane], 128);
-            }
-            Ok(Outcome::Next)
-        }
         MemoryOp::StoreBulk { address, size } => store_bulk(machine, warp, mask, *address, *size),
     };
     result.unwrap_or_else(Outcome::Fault)

@@ -6,6 +6,7 @@ pub(crate) mod async_testing;
 pub mod atomic;
 pub mod barrier;
 pub mod bulk_copy;
+pub mod cache;
 pub mod call;
 pub mod cluster;
 pub mod compare;
@@ -58,6 +59,8 @@ pub enum Op {
     Call(call::CallOp),
     /// Loads and stores.
     Memory(memory::MemoryOp),
+    /// Prefetches and cache policies.
+    Cache(cache::CacheOp),
     /// atom and red.
     Atomic(Box<atomic::AtomicOp>),
     /// Values between lanes.
@@ -104,6 +107,7 @@ pub static ROWS: &[&[Row]] = &[
     control::ROWS,
     call::ROWS,
     memory::ROWS,
+    cache::ROWS,
     atomic::ROWS,
     shuffle::ROWS,
     barrier::ROWS,
@@ -138,6 +142,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
         Op::Control(op) => control::execute(machine, warp, mask, op),
         Op::Call(op) => call::execute(machine, warp, mask, op),
         Op::Memory(op) => memory::execute(machine, warp, mask, op),
+        Op::Cache(op) => cache::execute(machine, warp, mask, op),
         Op::Atomic(op) => atomic::execute(machine, warp, mask, op),
         Op::Shuffle(op) => shuffle::execute(machine, warp, mask, op),
         Op::Barrier(op) => barrier::execute(machine, warp, mask, op),

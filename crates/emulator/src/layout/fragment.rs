@@ -47,13 +47,6 @@ pub const fn wgmma_d(warp: u32, lane: u32, i: u32) -> Position {
     (16 * warp + lane / 4 + 8 * ((i >> 1) & 1), 8 * (i >> 2) + 2 * (lane % 4) + (i & 1))
 }
 
-/// Row and k of an element of A of a wgmma held in registers.
-#[inline]
-pub const fn wgmma_a(bits: u32, warp: u32, lane: u32, register: u32, element: u32) -> Position {
-    let (row, k) = a(bits, lane, register, element);
-    (row + 16 * warp, k)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +109,5 @@ mod tests {
             }
         }
         assert_eq!(wgmma_d(2, 5, 6), (32 + 1 + 8, 8 + 2));
-        assert_eq!(wgmma_a(16, 3, 0, 1, 1), (48 + 8, 1));
     }
 }

@@ -52,8 +52,6 @@ pub enum Block {
         /// Registers wanted.
         wanted: u32,
     },
-    /// Prerequisite grids must complete.
-    Prerequisites,
 }
 
 impl Block {
@@ -69,7 +67,6 @@ impl Block {
             Block::Pending { counter, most } => warp.pending[counter as usize] <= most,
             Block::TensorAllocation { seen } => cta.tensor_changes != seen,
             Block::Registers { wanted } => cta.register_pool >= wanted,
-            Block::Prerequisites => cluster.grid.prerequisites_done(),
         }
     }
 
@@ -100,7 +97,6 @@ impl Block {
             Block::Registers { wanted } => {
                 format!("waits for {wanted} registers, the pool has {}", cta.register_pool)
             }
-            Block::Prerequisites => "waits for the prerequisite grid".to_string(),
         }
     }
 }

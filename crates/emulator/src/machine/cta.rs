@@ -39,8 +39,6 @@ pub struct Cta {
     pub barriers: [NamedBarrier; 16],
     /// Registers that setmaxnreg may hand out.
     pub register_pool: u32,
-    /// `griddepcontrol.launch_dependents` was executed.
-    pub released_dependents: bool,
     /// Warps; the one that runs is taken out meanwhile.
     pub warps: Vec<Option<Box<Warp>>>,
     /// Threads that have not exited.

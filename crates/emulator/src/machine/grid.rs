@@ -62,10 +62,6 @@ pub struct Grid {
     progress: AtomicU64,
     /// A cluster faulted: the others stop.
     stopped: AtomicBool,
-    /// `griddepcontrol.launch_dependents` or exit, CTAs counted.
-    released: AtomicU64,
-    /// Whether the grids before this one are complete.
-    prerequisites: AtomicBool,
 }
 
 impl Grid {
@@ -78,8 +74,6 @@ impl Grid {
             next: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
-            released: AtomicU64::new(0),
-            prerequisites: AtomicBool::new(true),
         }
     }
 
@@ -107,20 +101,5 @@ impl Grid {
     /// Whether the launch ends early.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(SeqCst)
-    }
-
-    /// A CTA lets dependent grids start.
-    pub fn release_dependents(&self) {
-        self.released.fetch_add(1, SeqCst);
-    }
-
-    /// Whether prerequisite grids are complete.
-    pub fn prerequisites_done(&self) -> bool {
-        self.prerequisites.load(SeqCst)
-    }
-
-    /// Says whether prerequisite grids are complete.
-    pub fn set_prerequisites(&self, done: bool) {
-        self.prerequisites.store(done, SeqCst);
     }
 }

@@ -52,9 +52,6 @@ impl Cluster {
                     self.perform(action);
                     continue;
                 }
-                if self.waits_outside() {
-                    return Status::Paused;
-                }
                 if self.time_out_wait() {
                     continue;
                 }
@@ -363,9 +360,6 @@ impl Cluster {
             observer.event(&actor, &Event::CtaExit { cta: rank });
         }
         self.counters.ctas += 1;
-        if !self.ctas[rank as usize].released_dependents {
-            self.grid.release_dependents();
-        }
         exec::tcgen05::cta_exit(self, rank);
         exec::mbarrier::cta_exit(self, rank);
     }
@@ -391,10 +385,6 @@ impl Cluster {
         }
         self.engine.note_timeout(sleep);
         true
-    }
-
-    fn waits_outside(&self) -> bool {
-        self.blocks().any(|(_, _, block)| block == Block::Prerequisites)
     }
 
     /// Every blocked group.
@@ -434,7 +424,14 @@ impl Cluster {
                 Block::Converge { .. } | Block::Mbarrier { .. } => group.pc,
                 _ => group.pc.saturating_sub(1),
             };
-            findings.push(Finding {
+            let apart = match block {
+                Block::Converge { members } => warp
+                    .groups
+                    .iter()
+                    .all(|other| other.mask & members == 0 || matches!(other.block, Some(Block::Converge { .. }))),
+                _ => false,
+            };
+            let finding = Finding {
                 kind,
                 warning: false,
                 kernel: self.program.name.clone(),
@@ -445,12 +442,14 @@ impl Cluster {
                 lanes: group.mask,
                 object: None,
                 message,
-            });
+            };
+            findings.push((apart, finding));
         }
         let all = waits.join("; ");
-        // Divergence explains the rest; otherwise the first waiter carries the whole graph.
-        findings.sort_by_key(|finding| finding.kind != Kind::Divergence);
-        if let Some(mut first) = findings.into_iter().next() {
+        // Lanes apart explain the rest, unless the missing ones wait for something else; the first waiter carries the graph.
+        findings.sort_by_key(|(apart, finding)| (!apart, finding.kind == Kind::Divergence));
+        let mut findings = findings.into_iter().map(|(_, finding)| finding);
+        if let Some(mut first) = findings.next() {
             if first.kind == Kind::Deadlock {
                 first.message = format!("no warp can run: {all}");
             }

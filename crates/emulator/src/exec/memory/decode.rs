@@ -1,4 +1,4 @@
-//! Decoding of loads, stores and hints.
+//! Decoding of loads and stores.
 
 use super::{AccessOp, MemoryOp, MemorySpace};
 use crate::check::{Order, Scope};
@@ -37,22 +37,6 @@ pub static ROWS: &[Row] = &[
         decode_store,
         "9.7.9.11",
     ),
-    Row::new(
-        "prefetch {global|local|const|param} {tensormap} {L1|L2|L2::evict_last|L2::evict_normal}",
-        "[a]",
-        decode_hint,
-        "9.7.9.15",
-    ),
-    Row::new("prefetchu L1", "[a]", decode_hint, "9.7.9.15"),
-    Row::new("applypriority {global} L2::evict_normal", "[a], size", decode_hint, "9.7.9.16"),
-    Row::new("discard {global} L2", "[a], size", decode_discard, "9.7.9.17"),
-    Row::new(
-        "createpolicy (fractional|range) (L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged) {L2::evict_first|L2::evict_unchanged} {global} {b64}",
-        "d{, a, b, c}",
-        decode_policy,
-        "9.7.9.18",
-    ),
-    Row::new("createpolicy cvt L2 b64", "d, a", decode_policy, "9.7.9.18"),
     Row::new("st bulk {weak} {shared::cta}", "[a], size, zero", decode_store_bulk, "9.7.9.13").on(BLACKWELL, 86),
 ];
 
@@ -148,23 +132,6 @@ fn decode_load(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<O
 
 fn decode_store(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     access(decoder, instruction, false).map(|op| Op::Memory(MemoryOp::Store(Box::new(op))))
-}
-
-fn decode_hint(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    decoder.address(&instruction.operands[0])?;
-    Ok(Op::Control(crate::exec::control::ControlOp::Nop))
-}
-
-fn decode_discard(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    let address = decoder.address(&instruction.operands[0])?;
-    Ok(Op::Memory(MemoryOp::Discard { address }))
-}
-
-/// Policies have no functional effect; the value only has to be there.
-fn decode_policy(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    let d = decoder.dst64(&instruction.operands[0])?;
-    let a = decoder.constant64(0x1000_0000_0000_0000);
-    Ok(Op::Move(crate::exec::moves::MoveOp::Copy { d: Reg::R64(d), a: Reg::R64(a) }))
 }
 
 fn decode_store_bulk(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {

@@ -8,7 +8,7 @@ use crate::exec::memory as shared;
 use crate::exec::memory::MemorySpace;
 use crate::finding::Kind;
 use crate::machine::{Block, Cluster, Fault, Outcome, R32, Warp};
-use crate::memory::{COLUMNS, Space};
+use crate::memory::{COLUMNS, LANES, Space};
 use crate::parse::ast::Instruction;
 
 /// What the instruction does.
@@ -217,6 +217,7 @@ fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32, by: Ac
         }
         Request::Dealloc(_, columns) => {
             state.live.retain(|live| (live.column, live.columns) != (column, columns));
+            observe_free(machine, &by, column, columns);
             (columns, 0)
         }
         Request::Relinquish => {
@@ -224,10 +225,20 @@ fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32, by: Ac
             return;
         }
     };
+    let tensor = memory(machine, rank);
     tensor.owner[column as usize..(column + columns) as usize].fill(owner);
-    for lane in 0..crate::memory::LANES {
+    for lane in 0..LANES {
         tensor.init.clear((lane * COLUMNS + column) as usize, columns as usize);
     }
+}
+
+/// Tells the checkers that nobody may use the columns any more.
+fn observe_free(machine: &mut Cluster, by: &Actor, column: u32, columns: u32) {
+    let Some(observer) = &mut machine.observer else { return };
+    let rows: Vec<u64> = (0..LANES).map(|lane| u64::from(lane << 16 | column)).collect();
+    let (space, usage, proxy, order) = (Space::Tensor, Use::Free, Proxy::Generic, Order::Weak);
+    observer
+        .access(by, &Access { space, usage, proxy, order, bytes: Bytes::Runs(&rows, columns.into()), operation: 0 });
 }
 
 /// Writes the address of the allocation to shared memory: an ordinary weak store of the warp.

@@ -112,7 +112,7 @@ pub(crate) fn touch(machine: &mut Cluster, warp: &mut Warp, active: u32, regs: &
 /// A product is issued.
 pub(super) fn check_fence(machine: &mut Cluster, warp: &Warp, mask: u32, op: &MmaAsync) {
     if !warp.wgmma.fenced {
-        warn(machine, warp, mask, "no wgmma.fence comes before the first wgmma.mma_async");
+        warn(machine, warp, mask, "no wgmma.fence comes before the first wgmma.mma_async: its registers are not ready");
     } else if op.meets(|reg| warp.wgmma.touched.contains(reg), |reg| warp.wgmma.written.contains(reg)) {
         let text = "no wgmma.fence between another use of an accumulator or of A's registers and this wgmma.mma_async";
         warn(machine, warp, mask, text);
