@@ -1,20 +1,66 @@
-//! Damaged copies of shipped programs, on wgmma and on tensor memory.
+//! Damaged copies of shipped programs of every operation: on wgmma, on tensor memory, on mma.sync.
 
-use bakewell::Arch;
 use bakewell::gdn::Pins;
+use bakewell::gqa_decode::GqaDecode;
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
+use bakewell::{Arch, Stream, architectures};
+use bakewell_conformance::Staged;
 use bakewell_conformance::gdn::{Case, Place};
+use bakewell_conformance::gqa_decode::{Distribution, Inputs as Decode};
 use bakewell_conformance::nvfp4_context::Spec;
-use bakewell_conformance::nvfp4_pre_attention::Inputs;
-use bakewell_tests::damage::{Kind, Subject};
+use bakewell_conformance::nvfp4_pre_attention::{Inputs, tcgen05};
+use bakewell_tests::damage::{Kind, Subject, Unseen};
 use bakewell_tests::runs::outputs;
 
 use crate::{gdn, nvfp4_context};
 
-type Unseen = &'static [(Kind, usize, &'static str)];
+const fn unseen(kind: Kind, opcode: &'static str, count: usize, because: &'static str) -> Unseen {
+    Unseen { kind, opcode, count, because }
+}
+
+/// Of the code for a tile that the keys do not fill.
+const LAST_TILE: &str = "it is the last one, and nothing is loaded into the places of its values";
+
+/// More keys than the ring of each CTA holds.
+fn decode(arch: Arch, program: &str, problem: &GqaDecode, unseen: &[Unseen]) {
+    let inputs = Decode::generate(problem, &[problem.capacity as i32 - 3], Distribution::Normal, 51).unwrap();
+    // The second launch may begin before the first has ended.
+    let twice = |device: &_| {
+        let staged = Staged::new(device, &inputs)?;
+        let bound = staged.bind()?;
+        bound.launch(Stream::DEFAULT)?;
+        bound.launch(Stream::DEFAULT)?;
+        staged.outputs()
+    };
+    let run = |device: &_| twice(device).map_err(|error: bakewell::Error| error.to_string());
+    Subject { arch, program, sm_count: 8, run: &run, unseen }.every_damage_is_found();
+}
+
+fn one_head(capacity: u64, num_splits: Option<u32>) -> GqaDecode {
+    GqaDecode { batch: 1, capacity, query_heads: 4, kv_heads: 1, num_splits, lse: true, ..GqaDecode::default() }
+}
+
+#[test]
+fn gqa_decode_with_partials() {
+    let unseen = &[
+        unseen(Kind::Fence, "fence.proxy.async", 1, LAST_TILE),
+        unseen(Kind::Arrival, "mbarrier.arrive", 1, LAST_TILE),
+        unseen(Kind::Barrier, "barrier.cluster.wait", 1, "a cluster of one CTA waits for nobody"),
+    ];
+    decode(Arch::Sm90, "sm90/gqa_decode-long_k128_g4_d128_f16", &one_head(2000, Some(2)), unseen);
+}
+
+#[test]
+fn gqa_decode_in_clusters() {
+    let unseen = &[
+        unseen(Kind::Fence, "fence.proxy.async", 1, LAST_TILE),
+        unseen(Kind::Arrival, "mbarrier.arrive", 1, LAST_TILE),
+    ];
+    decode(Arch::Sm100, "sm100/gqa_decode-long_k128_w8_g4_d128_f16", &one_head(6000, None), unseen);
+}
 
 /// Two tiles on one CTA, so that everything is used again; more rows than one half of a tile has.
-fn context(arch: Arch, program: &str, unseen: Unseen) {
+fn context(arch: Arch, program: &str, unseen: &[Unseen]) {
     let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![40, 3], kv_lens: vec![1000, 300], sinks: false };
     let inputs = nvfp4_context::generated(&spec, Some(1));
     let run = |device: &_| outputs(device, &inputs);
@@ -23,10 +69,11 @@ fn context(arch: Arch, program: &str, unseen: Unseen) {
 
 #[test]
 fn nvfp4_context_on_tensor_memory() {
-    let unseen = &[(
+    let unseen = &[unseen(
         Kind::Fence,
-        2,
-        "a tcgen05.fence::before_thread_sync of the same threads follows before they hand over tensor memory",
+        "tcgen05.fence::before_thread_sync",
+        1,
+        "another one of the same threads follows before they hand over tensor memory",
     )];
     context(Arch::Sm100, "sm100/nvfp4_context-paged_k2_g4", unseen);
 }
@@ -36,30 +83,78 @@ fn nvfp4_context_on_wgmma() {
     context(Arch::Sm90, "sm90/nvfp4_context-paged_k7_g4", &[]);
 }
 
-/// Stages of the GEMM's ring are used again.
-fn pre_attention(arch: Arch, program: &str, unseen: Unseen) {
+/// Stages of the GEMM's ring are used again, and so are the answers of launch control.
+fn projection(hidden: u64, heads: u64) -> Inputs {
     let problem = Nvfp4PreAttention {
         tokens: 140,
-        hidden: 2560,
-        heads: 2,
+        hidden,
+        heads,
         out_format: OutputFormat::Nvfp4,
         table_rows: 3,
         ..Nvfp4PreAttention::default()
     };
-    let inputs = Inputs::generate(&problem, 3);
-    let run = |device: &_| outputs(device, &inputs);
-    Subject { arch, program, sm_count: 2, run: &run, unseen }.every_damage_is_found();
+    Inputs::generate(&problem, 3)
 }
 
 #[test]
 fn nvfp4_pre_attention_on_wgmma() {
-    pre_attention(Arch::Sm90, "sm90/nvfp4_pre_attention-gemm_k6_nvfp4", &[]);
+    let inputs = projection(2560, 2);
+    let run = |device: &_| outputs(device, &inputs);
+    let program = "sm90/nvfp4_pre_attention-gemm_k6_nvfp4";
+    let unseen = &[unseen(Kind::Wait, "griddepcontrol.wait", 1, "the plan asks for no overlap of its launches")];
+    Subject { arch: Arch::Sm90, program, sm_count: 2, run: &run, unseen }.every_damage_is_found();
+}
+
+/// Of the fence before the deallocation.
+const FENCED: &str =
+    "each warp executed one behind its last access to tensor memory, and deallocation asks for an order only";
+
+/// What no program of the GEMM on tensor memory needs.
+const GEMM: [Unseen; 3] = [
+    unseen(Kind::Fence, "tcgen05.fence::before_thread_sync", 1, FENCED),
+    unseen(
+        Kind::Wait,
+        "tcgen05.wait::ld",
+        1,
+        "registers wait for their load by themselves, and the warp's next wait comes before the columns are handed over",
+    ),
+    unseen(Kind::Barrier, "bar.sync", 1, "a barrier of the whole cluster follows at once"),
+];
+
+/// The GEMM alone, fed the reference's activation.
+fn projected(arch: Arch, schedule: &str, hidden: u64, unseen: &[Unseen]) {
+    let inputs = projection(hidden, 6);
+    let stages = inputs.stages().unwrap();
+    let schedules = architectures::find(arch).unwrap().architecture.nvfp4_pre_attention.tcgen05.schedules;
+    let named = schedules.iter().find(|known| known.name == schedule && tcgen05::serves(known, &inputs.problem));
+    let named = named.unwrap();
+    let run = |device: &_| tcgen05::run(device, named, &inputs, &stages).map_err(|error| error.to_string());
+    let program = format!("{arch}/nvfp4_pre_attention-{schedule}_nvfp4");
+    Subject { arch, program: &program, sm_count: 2, run: &run, unseen }.every_damage_is_found();
+}
+
+#[test]
+fn nvfp4_pre_attention_on_tensor_memory() {
+    projected(Arch::Sm100, "gemm_rows_r96", 384, &GEMM);
+}
+
+#[test]
+fn nvfp4_pre_attention_with_a_ring_of_scales() {
+    let [deallocation, wait, barrier] = GEMM;
+    let read = unseen(
+        Kind::Fence,
+        "fence.proxy.async",
+        1,
+        "of the thread that loads: the next request waits for threads that fence behind what it read",
+    );
+    projected(Arch::Sm103, "gemm_sets_k96_separate", 768, &[deallocation, wait, barrier, read]);
 }
 
 /// Two sequences, the longer one cut into two segments.
-fn gated_delta(arch: Arch, program: &str, unseen: Unseen) {
+fn gated_delta(arch: Arch, program: &str, unseen: &[Unseen]) {
     let case = Case {
         lengths: vec![330, 70],
+        value_heads: 1,
         initial_state: true,
         final_state: true,
         final_state_gradient: true,
@@ -74,10 +169,27 @@ fn gated_delta(arch: Arch, program: &str, unseen: Unseen) {
 #[test]
 fn gdn_on_tensor_memory() {
     let unseen = &[
-        (Kind::Fence, 3, "one before the deallocation, which is no access; two not known"),
-        (Kind::Phase, 1, "the first wait of the thread of the products is covered by its next one"),
-        (Kind::Wait, 1, "the same wait"),
-        (Kind::Barrier, 2, "not known"),
+        unseen(Kind::Fence, "fence.proxy.async", 1, "of a short chunk, the last one: nothing is loaded into its place"),
+        unseen(Kind::Fence, "tcgen05.fence::before_thread_sync", 1, FENCED),
+        unseen(
+            Kind::Fence,
+            "tcgen05.fence::after_thread_sync",
+            1,
+            "the row warps fenced after the output of the chunk before, which is committed behind the scores of this one",
+        ),
+        unseen(
+            Kind::Phase,
+            "mbarrier.try_wait",
+            1,
+            "the thread of the products waits for the factors of the chunk next",
+        ),
+        unseen(Kind::Wait, "mbarrier.try_wait", 1, "the same wait"),
+        unseen(
+            Kind::Barrier,
+            "barrier.cta.sync",
+            2,
+            "the products wait for every row warp's arrival, and the row warps for the products, before they read what others wrote",
+        ),
     ];
     gated_delta(Arch::Sm100, "sm100/gdn-tcgen05_states", unseen);
 }
@@ -85,9 +197,14 @@ fn gdn_on_tensor_memory() {
 #[test]
 fn gdn_on_wgmma() {
     let unseen = &[
-        (Kind::Arrival, 1, "not known"),
-        (Kind::Wait, 1, "not known, of a cp.async.bulk.wait_group.read"),
-        (Kind::Swizzle, 1, "the products of a short chunk's tail are of zeros"),
+        unseen(
+            Kind::Arrival,
+            "mbarrier.arrive",
+            1,
+            "a place of values is given back, and the ring holds a whole segment",
+        ),
+        unseen(Kind::Wait, "cp.async.bulk.wait_group.read", 1, "of the first chunk: nothing was stored before"),
+        unseen(Kind::Swizzle, "wgmma.mma_async", 1, "the products of a short chunk's tail are of zeros"),
     ];
     gated_delta(Arch::Sm90, "sm90/gdn-wgmma_states", unseen);
 }
