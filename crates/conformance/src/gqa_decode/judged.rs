@@ -8,10 +8,10 @@ use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::gqa_decode as reference;
 
 use super::{Inputs, lse_tolerance, out_tolerance};
-use crate::TensorFile;
 use crate::compare::compare;
 use crate::judged::{Judged, Planned, Verdict};
 use crate::staged::{Outputs, run};
+use crate::{HostTensor, TensorFile};
 
 /// What should come out.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,11 +31,24 @@ pub fn live_bytes(problem: &GqaDecode, lengths: &[i32]) -> u64 {
     (cache + 2 * rows * problem.head_dim) * problem.dtype.bytes() + problem.batch * 4 + lse
 }
 
+/// No program reads the lengths before it runs, and none checks them: a file's are checked where it is read.
+fn check_lengths(sequence_lengths: &HostTensor, capacity: u64) -> Result<()> {
+    let lengths = sequence_lengths.to_i32()?;
+    let fits = |length: i32| u64::try_from(length).is_ok_and(|length| length <= capacity);
+    match lengths.iter().position(|&length| !fits(length)) {
+        None => Ok(()),
+        Some(request) => {
+            let expected = format!("0..={capacity} for request {request}");
+            Err(Error::value("sequence_lengths", expected, lengths[request]))
+        }
+    }
+}
+
 impl Judged for Inputs {
     const OPERATION: Operation = Operation::GqaDecode;
     type Expected = Expected;
 
-    /// A file with `q`, `kv`, `sequence_lengths` and, in the metadata, `q_scale` (1 if absent).
+    /// A file with `q`, `kv`, `sequence_lengths`, each in `0..=capacity`, and, in the metadata, `q_scale` (1 if absent).
     fn from_file(file: &TensorFile) -> Result<Inputs> {
         let (q, kv) = (file.tensor("q")?.clone(), file.tensor("kv")?.clone());
         let sequence_lengths = file.tensor("sequence_lengths")?.clone();
@@ -47,6 +60,14 @@ impl Judged for Inputs {
         let [_, _, kv_heads, capacity, _] = kv.shape[..] else {
             return rank("kv", "[batch, 2, kv_heads, capacity, head_dim]", &kv.shape);
         };
+        // The sizes of `q` are taken as given: a cache that does not go with them is what the message should name.
+        if kv.shape != [batch, 2, kv_heads, capacity, head_dim] || !query_heads.is_multiple_of(kv_heads) {
+            let expected = format!(
+                "shape [{batch}, 2, kv_heads, capacity, {head_dim}], kv_heads a divisor of the {query_heads} query heads"
+            );
+            return Err(Error::argument("kv", Property::Shape, expected, format!("{:?}", kv.shape)));
+        }
+        check_lengths(&sequence_lengths, capacity)?;
         let problem = GqaDecode {
             batch,
             capacity,
@@ -115,5 +136,46 @@ impl Judged for Inputs {
 
     fn live_bytes(&self) -> Result<u64> {
         Ok(live_bytes(&self.problem, &self.sequence_lengths.to_i32()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gqa_decode::Distribution;
+
+    fn file(change: impl FnOnce(&mut Inputs)) -> TensorFile {
+        let problem = GqaDecode { capacity: 3, ..GqaDecode::default() };
+        let mut inputs = Inputs::generate(&problem, &[2, 0], Distribution::Normal, 1).unwrap();
+        change(&mut inputs);
+        let mut file = TensorFile::default();
+        file.tensors.insert("q".into(), inputs.q);
+        file.tensors.insert("kv".into(), inputs.kv);
+        file.tensors.insert("sequence_lengths".into(), inputs.sequence_lengths);
+        file
+    }
+
+    fn message(change: impl FnOnce(&mut Inputs)) -> String {
+        Inputs::from_file(&file(change)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn lengths_of_a_file_lie_within_the_capacity() {
+        let with = |lengths: [i32; 2]| file(|inputs| inputs.sequence_lengths = HostTensor::of_i32(&[2], &lengths));
+        assert_eq!(Inputs::from_file(&with([0, 3])).unwrap().problem.capacity, 3);
+        for (lengths, given) in [([0, 4], 4), ([3, -1], -1), ([0, i32::MAX], i32::MAX), ([0, i32::MIN], i32::MIN)] {
+            let error = Inputs::from_file(&with(lengths)).unwrap_err().to_string();
+            assert_eq!(error, format!("sequence_lengths: expected 0..=3 for request 1, got {given}"));
+        }
+    }
+
+    #[test]
+    fn a_permuted_cache_is_named_and_not_what_follows_from_it() {
+        let expected =
+            "kv: expected shape [2, 2, kv_heads, capacity, 128], kv_heads a divisor of the 32 query heads, got ";
+        for shape in [[2, 2, 3, 8, 128], [2, 8, 2, 3, 128], [2, 2, 8, 128, 3], [2, 2, 0, 3, 128], [1, 2, 16, 3, 128]] {
+            let text = message(|inputs| inputs.kv.shape = shape.to_vec());
+            assert_eq!(text, format!("{expected}{shape:?}"));
+        }
     }
 }
