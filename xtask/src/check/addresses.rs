@@ -212,7 +212,8 @@ impl<'p> Walk<'p> {
                 "mul" if self.is_quotient_of(definition.source(0), definition.source(1)) => {
                     self.narrow(definition.source(0), limit);
                 }
-                "mul" | "mad" | "shl" if self.product(definition) > limit => {
+                // The high half of a product is all there is of it: it does not wrap.
+                "mul" | "mad" | "shl" if !definition.has("hi") && self.product(definition) > limit => {
                     self.found.insert(definition.text.clone());
                 }
                 "add" | "sub" | "mad" | "mul" | "shl" | "shr" | "and" | "or" | "xor" | "mov" | "selp" | "min"
@@ -362,6 +363,19 @@ mod tests {
         };
         assert_eq!(scan(&body(6)), Vec::<String>::new());
         assert_eq!(scan(&body(7)).len(), 1, "a sixth of anything times seven may wrap");
+    }
+
+    /// So is the high half of a product, which is how 32-bit registers divide; what it was made of may still have wrapped.
+    #[test]
+    fn high_halves_do_not_wrap() {
+        let body = |first: &str| {
+            format!(
+                "ld.param.b32 %r1, [k_1];\n{first} %r2, %r1, %r1;\nmul.hi.u32 %r3, %r2, -858993459;\nshr.u32 %r4, %r3, 6;\n\
+                 mul.wide.u32 %rd1, %r4, 4;\nadd.s64 %rd2, %rd9, %rd1;\nld.global.f32 %f1, [%rd2];"
+            )
+        };
+        assert_eq!(scan(&body("min.u32")), Vec::<String>::new());
+        assert_eq!(scan(&body("mul.lo.s32")).len(), 1, "the factor may have wrapped");
     }
 
     #[test]
