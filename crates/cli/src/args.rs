@@ -77,7 +77,15 @@ pub(crate) fn problem<T: DeserializeOwned>(shape: &str) -> anyhow::Result<T> {
             anyhow::bail!("shape: {name} is given twice");
         }
     }
-    serde_json::from_value(fields.into()).map_err(|error| anyhow::anyhow!("shape: {error}"))
+    let parse = |fields: serde_json::Map<_, _>| serde_json::from_value(fields.into());
+    parse(fields.clone()).map_err(|error| {
+        // The parser does not say whose value it refuses: that field is refused alone too.
+        let refused = fields.into_iter().find_map(|(name, value)| {
+            let alone = serde_json::Map::from_iter([(name.clone(), value)]);
+            parse(alone).err().map(|error| anyhow::anyhow!("shape: {name}: {error}"))
+        });
+        refused.unwrap_or_else(|| anyhow::anyhow!("shape: {error}"))
+    })
 }
 
 #[cfg(test)]
@@ -119,7 +127,7 @@ mod tests {
             ("batch", "field=value"),
             ("batch=1,batch=2", "given twice"),
             ("batches=1", "unknown field `batches`"),
-            ("batch=-1", "invalid value"),
+            ("capacity=7,batch=-1", "shape: batch: invalid value"),
             ("dtype=f8", "f8"),
         ] {
             let text = problem::<GqaDecode>(shape).unwrap_err().to_string();

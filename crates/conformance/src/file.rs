@@ -1,8 +1,10 @@
 //! Safetensors files.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
+use std::str::FromStr;
 
 use bakewell::error::Property;
 use bakewell::{DType, Error, Result};
@@ -51,9 +53,8 @@ impl TensorFile {
     /// # Errors
     /// [`Error::Argument`] that says why it cannot be written.
     pub fn save(&self, argument: &'static str, path: &Path) -> Result<()> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Error::value(argument, "a writable path", format!("{}: {error}", path.display()))
-        };
+        let failed =
+            |error: &dyn Display| Error::value(argument, "a writable path", format!("{}: {error}", path.display()));
         let views = self.tensors.iter().map(|(name, tensor)| {
             let shape = tensor.shape.iter().map(|&size| size as usize).collect();
             FileTensor::new(to_file(tensor.dtype), shape, &tensor.bytes)
@@ -78,15 +79,71 @@ impl TensorFile {
         })
     }
 
+    /// A tensor that must be there and have this shape.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names it.
+    pub fn shaped(&self, name: &'static str, shape: &[u64]) -> Result<&HostTensor> {
+        let tensor = self.tensor(name)?;
+        if tensor.shape != shape {
+            let given = format!("{:?}", tensor.shape);
+            return Err(Error::argument(name, Property::Shape, format!("shape {shape:?}"), given));
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor that must have this shape where it is there.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names it.
+    pub fn optional(&self, name: &'static str, shape: &[u64]) -> Result<Option<&HostTensor>> {
+        self.tensors.contains_key(name).then(|| self.shaped(name, shape)).transpose()
+    }
+
+    /// The numbers of a tensor that must be there and have this shape.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names it.
+    pub fn numbers(&self, name: &'static str, shape: &[u64]) -> Result<Vec<f64>> {
+        self.shaped(name, shape)?.to_f64().map_err(|error| about(name, error))
+    }
+
+    /// The elements of an i32 tensor that must be there.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names it.
+    pub fn integers(&self, name: &'static str) -> Result<Vec<i32>> {
+        self.tensor(name)?.to_i32().map_err(|error| about(name, error))
+    }
+
     /// A number from the metadata; `None` when it is absent.
     ///
     /// # Errors
     /// [`Error::Argument`] when it does not parse.
-    pub fn parameter<T: std::str::FromStr>(&self, name: &'static str) -> Result<Option<T>> {
-        self.metadata
-            .get(name)
-            .map(|text| text.parse().map_err(|_| Error::value(name, "a number in the file's metadata", text)))
-            .transpose()
+    pub fn parameter<T: FromStr<Err: Display>>(&self, name: &'static str) -> Result<Option<T>> {
+        self.parsed(name, "a number in the file's metadata")
+    }
+
+    /// `true` or `false` from the metadata; `None` when it is absent.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for any other text.
+    pub fn flag(&self, name: &'static str) -> Result<Option<bool>> {
+        self.parsed(name, "true or false in the file's metadata")
+    }
+
+    fn parsed<T: FromStr<Err: Display>>(&self, name: &'static str, expected: &str) -> Result<Option<T>> {
+        let parse =
+            |text: &String| text.parse().map_err(|error| Error::value(name, expected, format!("{text:?} ({error})")));
+        self.metadata.get(name).map(parse).transpose()
+    }
+}
+
+/// The same error, about the tensor of this name.
+fn about(name: &'static str, error: Error) -> Error {
+    match error {
+        Error::Argument { property, expected, given, .. } => Error::argument(name, property, expected, given),
+        other => other,
     }
 }
 
@@ -175,6 +232,16 @@ mod tests {
             file.tensor("kv").unwrap_err().to_string(),
             "kv: expected a tensor of this name in the file, got a file with x"
         );
-        assert!(file.parameter::<f32>("q_scale").is_err());
+        let message = |error: Error| error.to_string();
+        assert_eq!(
+            message(file.parameter::<f32>("q_scale").unwrap_err()),
+            "q_scale: expected a number in the file's metadata, got \"fast\" (invalid float literal)"
+        );
+        assert!(message(file.flag("q_scale").unwrap_err()).starts_with("q_scale: expected true or false"));
+        assert_eq!(message(file.shaped("x", &[2]).unwrap_err()), "x: expected shape [2], got [1]");
+        assert_eq!(file.optional("lse", &[1]).unwrap(), None);
+        file.tensors.insert("x".into(), HostTensor { dtype: DType::U32, ..HostTensor::of_i32(&[1], &[1]) });
+        assert_eq!(message(file.integers("x").unwrap_err()), "x: expected i32, got u32");
+        assert_eq!(message(file.numbers("x", &[1]).unwrap_err()), "x: expected a floating-point type or i32, got u32");
     }
 }

@@ -46,6 +46,16 @@ pub(super) const DBETA_TERMS: &str = "dbeta_terms";
 /// The outputs of both calls, in the order in which they are shown.
 pub const OUTPUTS: [&str; 8] = ["o", "ht", "dq", "dk", "dv", "dg", "dbeta", "dh0"];
 
+/// Shape of an output.
+pub(super) fn output_shape(problem: &Gdn, output: &str) -> Vec<u64> {
+    match output {
+        "o" | "dv" => problem.v_shape().to_vec(),
+        "dq" | "dk" => problem.q_shape().to_vec(),
+        "dg" | "dbeta" => problem.gate_shape().to_vec(),
+        _ => problem.state_shape().to_vec(),
+    }
+}
+
 impl Inputs {
     /// Inputs from a file with `q`, `k`, `v`, `beta`, if there are `g`, `cu_seqlens`, `h0`, `do`, `dht`, and in the
     /// metadata `scale`, `l2norm` (false if absent) and `final_state` (whether there is `dht` if absent).
@@ -54,7 +64,7 @@ impl Inputs {
     /// [`Error::Argument`] that names what is missing or has another rank than it must.
     pub fn from_file(file: &TensorFile) -> Result<Inputs> {
         let tensor = |name| file.tensor(name).cloned();
-        let optional = |name: &str| file.tensors.get(name).cloned();
+        let there = |name| file.tensors.contains_key(name);
         let (q, v, beta) = (tensor("q")?, tensor("v")?, tensor("beta")?);
         let rank =
             |name, expected, shape: &[u64]| Err(Error::argument(name, Property::Rank, expected, format!("{shape:?}")));
@@ -64,13 +74,9 @@ impl Inputs {
         let [_, _, value_heads, _] = v.shape[..] else {
             return rank("v", "[B, T, HV, 128]", &v.shape);
         };
-        let offsets = optional("cu_seqlens").map(|offsets| integers(&offsets)).transpose()?;
-        let (h0, d_o, dht) = (optional("h0"), optional("do"), optional("dht"));
-        let gates = [batch, tokens, value_heads];
-        let zeros = || HostTensor::of(&gates, &vec![0f32; gates.iter().product::<u64>() as usize]);
-        let g = optional("g");
+        let offsets = file.tensors.get("cu_seqlens").map(integers).transpose()?;
         let problem = Gdn {
-            gate: g.is_some(),
+            gate: there("g"),
             batch,
             tokens,
             heads,
@@ -78,23 +84,30 @@ impl Inputs {
             head_dim,
             sequences: offsets.clone().map_or(Sequences::Batch, Sequences::Offsets),
             scale: file.parameter("scale")?,
-            l2norm: file.parameter("l2norm")?.unwrap_or(false),
+            l2norm: file.flag("l2norm")?.unwrap_or(false),
             beta: beta.dtype,
-            initial_state: h0.is_some(),
-            final_state: file.parameter("final_state")?.unwrap_or(dht.is_some()),
-            training: d_o.is_some(),
+            initial_state: there("h0"),
+            final_state: file.flag("final_state")?.unwrap_or(there("dht")),
+            training: there("do"),
             ..Gdn::default()
         };
+        // Not all of these reach a binding with the shape that they have in the file.
+        let optional = |name, shape: &[u64]| Ok(file.optional(name, shape)?.cloned());
+        let state = problem.state_shape();
+        let gates = problem.gate_shape();
+        file.shaped("v", &problem.v_shape())?;
+        file.shaped("beta", &gates)?;
+        let zeros = || HostTensor::of(&gates, &vec![0f32; gates.iter().product::<u64>() as usize]);
         Ok(Inputs {
             q,
-            k: tensor("k")?,
+            k: file.shaped("k", &problem.q_shape())?.clone(),
             v,
-            g: g.unwrap_or_else(zeros),
+            g: optional("g", &gates)?.unwrap_or_else(zeros),
             beta,
             offsets,
-            h0,
-            d_o,
-            dht,
+            h0: optional("h0", &state)?,
+            d_o: optional("do", &problem.v_shape())?,
+            dht: optional("dht", &state)?,
             place: Place::default(),
             problem,
         })
@@ -165,8 +178,80 @@ impl Inputs {
 fn integers(tensor: &HostTensor) -> Result<Vec<u64>> {
     let signed: Vec<i64> = match tensor.dtype {
         DType::I64 => tensor.bytes.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect(),
-        _ => tensor.to_i32()?.into_iter().map(i64::from).collect(),
+        DType::I32 => tensor.to_i32()?.into_iter().map(i64::from).collect(),
+        other => return Err(Error::argument("cu_seqlens", Property::DType, "i32 or i64", other)),
     };
     let unsigned = |offset: i64| u64::try_from(offset).map_err(|_| Error::value("cu_seqlens", "0 or more", offset));
     signed.into_iter().map(unsigned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Judged;
+
+    fn zeros(dtype: DType, shape: &[u64]) -> HostTensor {
+        let bytes = shape.iter().product::<u64>() * dtype.bytes();
+        HostTensor { dtype, shape: shape.to_vec(), bytes: vec![0; bytes as usize] }
+    }
+
+    /// Two tokens of one key head and two value heads.
+    fn file() -> TensorFile {
+        let mut file = TensorFile::default();
+        for (name, dtype, shape) in [
+            ("q", DType::Bf16, &[1, 2, 1, 128][..]),
+            ("k", DType::Bf16, &[1, 2, 1, 128]),
+            ("v", DType::Bf16, &[1, 2, 2, 128]),
+            ("g", DType::F32, &[1, 2, 2]),
+            ("beta", DType::F32, &[1, 2, 2]),
+            ("h0", DType::F32, &[1, 2, 128, 128]),
+            ("do", DType::Bf16, &[1, 2, 2, 128]),
+            ("dht", DType::F32, &[1, 2, 128, 128]),
+        ] {
+            file.tensors.insert(name.into(), zeros(dtype, shape));
+        }
+        file
+    }
+
+    #[test]
+    fn tensors_of_another_shape_are_named() {
+        assert!(Inputs::from_file(&file()).is_ok());
+        for name in ["k", "v", "g", "beta", "h0", "do", "dht"] {
+            for shape in [&[][..], &[2], &[1, 2, 3, 1, 128], &[1, 0, 1, 128]] {
+                let mut file = file();
+                let tensor = file.tensors.get_mut(name).unwrap();
+                *tensor = zeros(tensor.dtype, shape);
+                let text = Inputs::from_file(&file).unwrap_err().to_string();
+                assert!(text.starts_with(&format!("{name}: expected ")), "{text}");
+                assert!(text.ends_with(&format!("got {shape:?}")), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_gates_the_size_comes_from_tensors_that_are_there() {
+        let mut file = file();
+        file.tensors.remove("g");
+        assert_eq!(Inputs::from_file(&file).unwrap().g, zeros(DType::F32, &[1, 2, 2]));
+        for (name, shape) in [("q", [1, 1 << 60, 0, 128]), ("v", [1, 1 << 60, 1, 0])] {
+            file.tensors
+                .insert(name.into(), HostTensor { dtype: DType::Bf16, shape: shape.to_vec(), bytes: Vec::new() });
+        }
+        let text = Inputs::from_file(&file).unwrap_err().to_string();
+        assert!(text.starts_with("v: expected shape [1, "), "{text}");
+    }
+
+    #[test]
+    fn goldens_offsets_and_flags_that_are_not_what_they_must_be_are_named() {
+        let mut file = file();
+        file.tensors.insert("o".into(), zeros(DType::F32, &[1, 2, 1, 128]));
+        let golden = Inputs::golden(&file).unwrap_err().to_string();
+        assert_eq!(golden, "o: expected shape [1, 2, 2, 128], got [1, 2, 1, 128]");
+        file.metadata.insert("l2norm".into(), "1".into());
+        let flag = Inputs::from_file(&file).unwrap_err().to_string();
+        assert!(flag.starts_with("l2norm: expected true or false in the file's metadata, got \"1\""), "{flag}");
+        file.tensors.insert("cu_seqlens".into(), zeros(DType::F32, &[2]));
+        let offsets = Inputs::from_file(&file).unwrap_err().to_string();
+        assert_eq!(offsets, "cu_seqlens: expected i32 or i64, got f32");
+    }
 }

@@ -8,6 +8,7 @@ use bakewell::{Bound, Buffer, DType, Device, Plan, Result, Stream, TensorView};
 use serde::Deserialize;
 
 use super::Inputs;
+use super::inputs::output_shape;
 use crate::guarded::Guarded;
 use crate::{HostTensor, Outputs};
 
@@ -176,23 +177,24 @@ impl Staged {
         };
         let forward = device.plan(&Forward(problem.clone()))?;
         let backward = inputs.d_o.as_ref().map(|_| device.plan(&Backward(problem.clone()))).transpose()?;
-        let mut shapes = vec![("o", DType::Bf16, problem.v_shape().to_vec())];
+        let mut outputs = vec![("o", DType::Bf16)];
         if problem.final_state {
-            shapes.push(("ht", DType::F32, problem.state_shape().to_vec()));
+            outputs.push(("ht", DType::F32));
         }
         if backward.is_some() {
-            shapes.push(("dq", DType::Bf16, problem.q_shape().to_vec()));
-            shapes.push(("dk", DType::Bf16, problem.q_shape().to_vec()));
-            shapes.push(("dv", DType::Bf16, problem.v_shape().to_vec()));
+            outputs.push(("dq", DType::Bf16));
+            outputs.push(("dk", DType::Bf16));
+            outputs.push(("dv", DType::Bf16));
             if problem.gate {
-                shapes.push(("dg", DType::F32, problem.gate_shape().to_vec()));
+                outputs.push(("dg", DType::F32));
             }
-            shapes.push(("dbeta", problem.beta, problem.gate_shape().to_vec()));
+            outputs.push(("dbeta", problem.beta));
             if problem.initial_state {
-                shapes.push(("dh0", DType::F32, problem.state_shape().to_vec()));
+                outputs.push(("dh0", DType::F32));
             }
         }
-        let outputs = shapes.into_iter().map(|(name, dtype, shape)| Guarded::new(device, name, dtype, &shape));
+        let outputs =
+            outputs.into_iter().map(|(name, dtype)| Guarded::new(device, name, dtype, &output_shape(&problem, name)));
         let workspace = |bytes| Guarded::new(device, "workspace", DType::U8, &[bytes]);
         Ok(Staged {
             tape: Guarded::new(device, "tape", DType::U8, &[forward.tape_bytes()])?,

@@ -8,10 +8,10 @@ use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::gqa_decode as reference;
 
 use super::{Inputs, lse_tolerance, out_tolerance};
+use crate::TensorFile;
 use crate::compare::compare;
 use crate::judged::{Judged, Planned, Verdict};
 use crate::staged::{Outputs, run};
-use crate::{HostTensor, TensorFile};
 
 /// What should come out.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +32,7 @@ pub fn live_bytes(problem: &GqaDecode, lengths: &[i32]) -> u64 {
 }
 
 /// No program reads the lengths before it runs, and none checks them: a file's are checked where it is read.
-fn check_lengths(sequence_lengths: &HostTensor, capacity: u64) -> Result<()> {
-    let lengths = sequence_lengths.to_i32()?;
+fn check_lengths(lengths: &[i32], capacity: u64) -> Result<()> {
     let fits = |length: i32| u64::try_from(length).is_ok_and(|length| length <= capacity);
     match lengths.iter().position(|&length| !fits(length)) {
         None => Ok(()),
@@ -67,7 +66,7 @@ impl Judged for Inputs {
             );
             return Err(Error::argument("kv", Property::Shape, expected, format!("{:?}", kv.shape)));
         }
-        check_lengths(&sequence_lengths, capacity)?;
+        check_lengths(&file.integers("sequence_lengths")?, capacity)?;
         let problem = GqaDecode {
             batch,
             capacity,
@@ -83,8 +82,11 @@ impl Judged for Inputs {
 
     /// `out_f32`; no log-sum-exp.
     fn golden(file: &TensorFile) -> Result<Option<Expected>> {
-        let golden = file.tensors.get("out_f32");
-        golden.map(|out| Ok(Expected { out: out.to_f64()?, lse: None })).transpose()
+        if !file.tensors.contains_key("out_f32") {
+            return Ok(None);
+        }
+        let out = file.numbers("out_f32", &file.tensor("q")?.shape)?;
+        Ok(Some(Expected { out, lse: None }))
     }
 
     /// From the exact inputs, unrounded.
@@ -142,6 +144,7 @@ impl Judged for Inputs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HostTensor;
     use crate::gqa_decode::Distribution;
 
     fn file(change: impl FnOnce(&mut Inputs)) -> TensorFile {
@@ -167,6 +170,15 @@ mod tests {
             let error = Inputs::from_file(&with(lengths)).unwrap_err().to_string();
             assert_eq!(error, format!("sequence_lengths: expected 0..=3 for request 1, got {given}"));
         }
+    }
+
+    #[test]
+    fn a_golden_has_the_shape_of_the_queries() {
+        let mut file = file(|_| ());
+        assert_eq!(Inputs::golden(&file).unwrap(), None);
+        file.tensors.insert("out_f32".into(), HostTensor::of(&[2, 1], &[0f32; 2]));
+        let error = Inputs::golden(&file).unwrap_err().to_string();
+        assert_eq!(error, "out_f32: expected shape [2, 32, 128], got [2, 1]");
     }
 
     #[test]

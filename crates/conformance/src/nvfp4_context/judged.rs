@@ -25,6 +25,38 @@ pub struct Expected {
     pub lse: Vec<f64>,
 }
 
+/// No program checks what these tensors hold: a file's are checked where it is read. Tensors of the wrong size are left
+/// to the binding.
+fn check_contents(problem: &Nvfp4Context, offsets: &[i32], lengths: &[i32], page_table: &[i32]) -> Result<()> {
+    let within = |value: i64, limit: u64| u64::try_from(value).is_ok_and(|value| value <= limit);
+    let differences = || offsets.windows(2).map(|pair| i64::from(pair[1]) - i64::from(pair[0]));
+    let whole =
+        offsets.first() == Some(&0) && offsets.last().is_some_and(|&end| u64::try_from(end) == Ok(problem.total_q));
+    if offsets.len() as u64 == problem.batch + 1 {
+        if !whole || differences().any(|queries| queries < 0) {
+            let expected = format!("offsets from 0 to {} that never decrease", problem.total_q);
+            return Err(Error::value("cu_seqlens_q", expected, format!("{offsets:?}")));
+        }
+        if let Some(request) = differences().position(|queries| !within(queries, problem.max_q_len)) {
+            let expected = format!("at most max_q_len = {} queries for request {request}", problem.max_q_len);
+            return Err(Error::value("cu_seqlens_q", expected, format!("{offsets:?}")));
+        }
+    }
+    for (request, &keys) in lengths.iter().enumerate() {
+        if !within(keys.into(), problem.max_kv_len) {
+            let expected = format!("0..={} for request {request}", problem.max_kv_len);
+            return Err(Error::value("seq_lens_kv", expected, keys));
+        }
+        let pages = page_table.chunks(problem.max_pages.max(1) as usize).nth(request).unwrap_or_default();
+        let mut used = pages.iter().take((keys as usize).div_ceil(problem.page_tokens.max(1) as usize));
+        if let Some(page) = used.find(|&&page| !u64::try_from(page).is_ok_and(|page| page < problem.num_pages)) {
+            let expected = format!("pages below {} for request {request}", problem.num_pages);
+            return Err(Error::value("page_table", expected, page));
+        }
+    }
+    Ok(())
+}
+
 impl Judged for Inputs {
     const OPERATION: Operation = Operation::Nvfp4Context;
     type Expected = Expected;
@@ -48,9 +80,10 @@ impl Judged for Inputs {
             return rank("page_table", "[batch, max_pages]", &page_table.shape);
         };
         let longest = |lengths: &mut dyn Iterator<Item = i32>| lengths.max().unwrap_or(0).max(0) as u64;
-        let offsets = cu_seqlens_q.to_i32()?;
+        let offsets = file.integers("cu_seqlens_q")?;
+        let lengths = file.integers("seq_lens_kv")?;
         let max_q_len = longest(&mut offsets.windows(2).map(|pair| pair[1].saturating_sub(pair[0])));
-        let max_kv_len = longest(&mut seq_lens_kv.to_i32()?.into_iter());
+        let max_kv_len = longest(&mut lengths.iter().copied());
         let scale = |name| {
             file.parameter(name)?.ok_or_else(|| Error::argument(name, Property::Presence, "in the metadata", "none"))
         };
@@ -68,6 +101,7 @@ impl Judged for Inputs {
             sinks: sinks.is_some(),
             ..Nvfp4Context::default()
         };
+        check_contents(&problem, &offsets, &lengths, &file.integers("page_table")?)?;
         Ok(Inputs {
             problem,
             q,
@@ -87,14 +121,15 @@ impl Judged for Inputs {
 
     /// `out_f64`, `out_model_e4m3` and `lse`; without the first the file is about dequantisation only.
     fn golden(file: &TensorFile) -> Result<Option<Expected>> {
-        let golden = |exact: &crate::HostTensor| {
-            Ok(Expected {
-                exact: exact.to_f64()?,
-                model: file.tensor("out_model_e4m3")?.bytes.clone(),
-                lse: file.tensor("lse")?.to_f64()?,
-            })
-        };
-        file.tensors.get("out_f64").map(golden).transpose()
+        if !file.tensors.contains_key("out_f64") {
+            return Ok(None);
+        }
+        let problem = Inputs::from_file(file)?.problem;
+        Ok(Some(Expected {
+            exact: file.numbers("out_f64", &problem.q_shape())?,
+            model: file.shaped("out_model_e4m3", &problem.q_shape())?.bytes.clone(),
+            lse: file.numbers("lse", &problem.lse_shape())?,
+        }))
     }
 
     fn expected(&self) -> Result<Expected> {
@@ -174,4 +209,77 @@ impl Judged for Inputs {
 pub fn live_bytes(problem: &Nvfp4Context, keys: u64, pages: u64) -> u64 {
     let token = 2 * problem.kv_heads * (problem.head_dim / 2 + problem.head_dim / 16);
     keys * token + 2 * problem.total_q * problem.q_heads * problem.head_dim + 4 * pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spec;
+    use super::*;
+    use crate::HostTensor;
+    use crate::call::CallInputs;
+
+    /// Two requests: 3 queries over 20 keys, 2 over 5.
+    fn file() -> TensorFile {
+        let spec = Spec { q_heads: 2, kv_heads: 1, q_lens: vec![3, 2], kv_lens: vec![20, 5], sinks: false };
+        let inputs = Inputs::generate(&spec, 3);
+        let mut file = TensorFile::default();
+        for spec in inputs.specs() {
+            if let Some(tensor) = inputs.tensor(spec.name) {
+                file.tensors.insert(spec.name.into(), tensor.into_owned());
+            }
+        }
+        for (name, value) in [("bmm1_scale", "1"), ("bmm2_scale", "1"), ("max_q_len", "3"), ("max_kv_len", "20")] {
+            file.metadata.insert(name.into(), value.into());
+        }
+        file
+    }
+
+    /// What is said of a file in which an element of a tensor is another.
+    fn refused(name: &str, index: usize, value: i32) -> String {
+        let mut file = file();
+        let tensor = file.tensors.get_mut(name).unwrap();
+        tensor.bytes[4 * index..][..4].copy_from_slice(&value.to_le_bytes());
+        Inputs::from_file(&file).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn offsets_lengths_and_pages_of_a_file_are_checked_where_it_is_read() {
+        let problem = Inputs::from_file(&file()).unwrap().problem;
+        assert_eq!((problem.total_q, problem.max_q_len, problem.max_kv_len), (5, 3, 20));
+        for (index, value) in [(0, -1), (0, 1), (1, 6), (1, i32::MIN), (2, 4), (2, i32::MAX)] {
+            let text = refused("cu_seqlens_q", index, value);
+            assert!(
+                text.starts_with("cu_seqlens_q: expected offsets from 0 to 5 that never decrease, got ["),
+                "{text}"
+            );
+        }
+        assert_eq!(
+            refused("cu_seqlens_q", 1, 1),
+            "cu_seqlens_q: expected at most max_q_len = 3 queries for request 1, got [0, 1, 5]"
+        );
+        for value in [-1, 21, i32::MAX, i32::MIN] {
+            let text = refused("seq_lens_kv", 1, value);
+            assert_eq!(text, format!("seq_lens_kv: expected 0..=20 for request 1, got {value}"));
+        }
+        let pages = problem.num_pages;
+        for value in [-1, pages as i32, i32::MAX] {
+            let text = refused("page_table", 1, value);
+            assert_eq!(text, format!("page_table: expected pages below {pages} for request 0, got {value}"));
+        }
+    }
+
+    #[test]
+    fn a_golden_is_complete_and_has_the_shapes_of_the_outputs() {
+        let mut file = file();
+        assert!(Inputs::golden(&file).unwrap().is_none());
+        file.tensors.insert("out_f64".into(), HostTensor::of(&[5, 2, 128], &[0f64; 1280]));
+        let codes = HostTensor { dtype: bakewell::DType::U8, shape: vec![5, 2, 128], bytes: vec![0; 1280] };
+        file.tensors.insert("out_model_e4m3".into(), codes);
+        let refused = |file: &TensorFile| Inputs::golden(file).unwrap_err().to_string();
+        assert!(refused(&file).starts_with("lse: expected a tensor of this name"));
+        file.tensors.insert("lse".into(), HostTensor::of::<f64>(&[0, 2], &[]));
+        assert_eq!(refused(&file), "lse: expected shape [5, 2], got [0, 2]");
+        file.tensors.insert("lse".into(), HostTensor::of(&[5, 2], &[0f64; 10]));
+        assert!(Inputs::golden(&file).unwrap().is_some());
+    }
 }

@@ -135,8 +135,9 @@ impl Judged for PagesInputs {
 
     /// `k_deq` and `v_deq`.
     fn golden(file: &TensorFile) -> Result<Option<PagesExpected>> {
-        let golden = |k: &HostTensor| Ok(PagesExpected([k.bytes.clone(), file.tensor("v_deq")?.bytes.clone()]));
-        file.tensors.get("k_deq").map(golden).transpose()
+        let shape = PagesInputs::from_file(file)?.problem.shape();
+        let golden = |k: &HostTensor| Ok(PagesExpected([k.bytes.clone(), file.shaped("v_deq", &shape)?.bytes.clone()]));
+        file.optional("k_deq", &shape)?.map(golden).transpose()
     }
 
     fn expected(&self) -> Result<PagesExpected> {

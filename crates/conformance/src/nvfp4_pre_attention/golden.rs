@@ -47,7 +47,7 @@ impl Golden {
     ///
     /// # Errors
     /// [`Error::Argument`] that names it.
-    pub fn parameter<T: std::str::FromStr>(&self, name: &'static str) -> Result<T> {
+    pub fn parameter<T: std::str::FromStr<Err: std::fmt::Display>>(&self, name: &'static str) -> Result<T> {
         let missing = || Error::argument(name, Property::Presence, "a number in the file's metadata", "none");
         self.file.parameter(name)?.ok_or_else(missing)
     }

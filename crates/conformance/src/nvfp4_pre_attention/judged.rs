@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bakewell::error::Property;
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
+use bakewell::schedule::nvfp4_pre_attention::KINDS;
 use bakewell::{Device, Error, Operation, Result};
 use bakewell_reference::Element;
 use bakewell_reference::nvfp4_pre_attention::Stages;
@@ -11,10 +12,10 @@ use half::bf16;
 
 use super::Inputs;
 use super::judge::{judge, values};
+use crate::TensorFile;
 use crate::compare::compare;
 use crate::judged::{Judged, Planned, Verdict};
 use crate::staged::{Outputs, run};
-use crate::{HostTensor, TensorFile};
 
 /// What should come out. Rows are those of `[tokens, heads, 3]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,20 +93,23 @@ impl Judged for Inputs {
 
     /// The outputs and intermediates; without `row_determined` the file has none.
     fn golden(file: &TensorFile) -> Result<Option<Expected>> {
-        let bytes = |name| file.tensor(name).map(|tensor| tensor.bytes.clone());
-        let golden = |determined: &HostTensor| {
-            Ok(Expected {
-                activation_q: bytes("activation_q")?,
-                activation_sf: bytes("activation_sf")?,
-                adaln: bytes("adaln_bf16")?,
-                q: bytes("q_bf16")?,
-                k: bytes("k_bf16")?,
-                out_q: bytes("out_q")?,
-                out_sf: file.tensors.get("out_sf").map_or_else(Vec::new, |tensor| tensor.bytes.clone()),
-                determined: determined.bytes.iter().map(|&row| row != 0).collect(),
-            })
-        };
-        file.tensors.get("row_determined").map(golden).transpose()
+        let problem = Inputs::from_file(file)?.problem;
+        let rows = [problem.tokens, problem.heads, KINDS.into()];
+        let Some(determined) = file.optional("row_determined", &rows)? else { return Ok(None) };
+        let bytes = |name, shape: &[u64]| file.shaped(name, shape).map(|tensor| tensor.bytes.clone());
+        Ok(Some(Expected {
+            activation_q: bytes("activation_q", &problem.activation_shape())?,
+            activation_sf: bytes("activation_sf", &problem.activation_scales_shape())?,
+            adaln: bytes("adaln_bf16", &problem.x_shape())?,
+            q: bytes("q_bf16", &problem.debug_shape())?,
+            k: bytes("k_bf16", &problem.debug_shape())?,
+            out_q: bytes("out_q", &problem.out_shape())?,
+            out_sf: match problem.out_format {
+                OutputFormat::Nvfp4 => bytes("out_sf", &problem.out_scales_shape())?,
+                OutputFormat::E4m3 => Vec::new(),
+            },
+            determined: determined.bytes.iter().map(|&row| row != 0).collect(),
+        }))
     }
 
     fn expected(&self) -> Result<Expected> {
