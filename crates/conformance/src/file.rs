@@ -108,6 +108,18 @@ impl TensorFile {
         self.shaped(name, shape)?.to_f64().map_err(|error| about(name, error))
     }
 
+    /// The elements of a tensor that must be there, have this shape and one byte per element.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names it.
+    pub fn codes(&self, name: &'static str, shape: &[u64]) -> Result<Vec<u8>> {
+        let tensor = self.shaped(name, shape)?;
+        match tensor.dtype {
+            DType::U8 | DType::E4m3 => Ok(tensor.bytes.clone()),
+            other => Err(Error::argument(name, Property::DType, "u8 or e4m3", other)),
+        }
+    }
+
     /// The elements of an i32 tensor that must be there.
     ///
     /// # Errors
@@ -242,6 +254,7 @@ mod tests {
         assert_eq!(file.optional("lse", &[1]).unwrap(), None);
         file.tensors.insert("x".into(), HostTensor { dtype: DType::U32, ..HostTensor::of_i32(&[1], &[1]) });
         assert_eq!(message(file.integers("x").unwrap_err()), "x: expected i32, got u32");
+        assert_eq!(message(file.codes("x", &[1]).unwrap_err()), "x: expected u8 or e4m3, got u32");
         assert_eq!(message(file.numbers("x", &[1]).unwrap_err()), "x: expected a floating-point type or i32, got u32");
     }
 }

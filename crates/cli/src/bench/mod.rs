@@ -44,8 +44,8 @@ pub(crate) struct Args {
     /// Operation, or `emulator`: its own speed on this host.
     #[arg(value_parser = subjects())]
     subject: Subject,
-    /// JSON list of shapes: `[{"problem": {"batch": 4, "capacity": 256}, "lengths": [64, 127, 191, 256]}]`; a single
-    /// length stands for every request. Without it: the shapes of the published tables.
+    /// JSON file with a list of shapes: `[{"problem": {"batch": 4, "capacity": 256}, "lengths": [64, 127, 191, 256]}]`;
+    /// a single length stands for every request. Without it: the shapes of the published tables.
     #[arg(long)]
     shapes: Option<PathBuf>,
     /// The GPU: cuda:N.
@@ -83,7 +83,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     let shapes = args
         .shapes
         .as_ref()
-        .map(|path| std::fs::read_to_string(path).with_context(|| format!("shapes: {}", path.display())))
+        .map(|path| {
+            std::fs::read_to_string(path)
+                .with_context(|| format!("shapes: expected a readable JSON file, got {}", path.display()))
+        })
         .transpose()?;
     let device = open(args.device, 0)?.device;
     let runtime = CudaRuntime::open(ordinal)?;

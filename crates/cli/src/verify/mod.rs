@@ -95,6 +95,9 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
             outcomes.push(outcome);
         }
     }
+    if let (Some(folder), true) = (&args.cases, outcomes.is_empty()) {
+        anyhow::bail!("cases: expected inputs with their goldens, got none in {}", folder.display());
+    }
     let gpu = gpu_name(device);
     let verification = Verification {
         device: device.name(),
@@ -248,6 +251,25 @@ mod tests {
         let args =
             Args { operation: None, cases: Some(folder.to_owned()), device: DeviceName::Reference, seeds: 2, json };
         main(&args).unwrap()
+    }
+
+    #[test]
+    fn a_folder_without_a_golden_is_no_success() {
+        let folder = golden_folder("none", 0.0);
+        let path = folder.join("small.safetensors");
+        let mut file = TensorFile::load("input", &path).unwrap();
+        file.tensors.remove("out_f32");
+        file.save("output", &path).unwrap();
+        let args = Args {
+            operation: Some(Operation::GqaDecode),
+            cases: Some(folder.clone()),
+            device: DeviceName::Reference,
+            seeds: 1,
+            json: false,
+        };
+        let error = main(&args).err().unwrap().to_string();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(error, format!("cases: expected inputs with their goldens, got none in {}", folder.display()));
     }
 
     #[test]

@@ -93,7 +93,12 @@ impl Inputs {
         };
         // Not all of these reach a binding with the shape that they have in the file.
         let optional = |name, shape: &[u64]| Ok(file.optional(name, shape)?.cloned());
-        let state = problem.state_shape();
+        let state = |name| match file.optional(name, &problem.state_shape())? {
+            Some(tensor) if tensor.dtype != DType::F32 => {
+                Err(Error::argument(name, Property::DType, DType::F32, tensor.dtype))
+            }
+            tensor => Ok(tensor.cloned()),
+        };
         let gates = problem.gate_shape();
         file.shaped("v", &problem.v_shape())?;
         file.shaped("beta", &gates)?;
@@ -105,9 +110,9 @@ impl Inputs {
             g: optional("g", &gates)?.unwrap_or_else(zeros),
             beta,
             offsets,
-            h0: optional("h0", &state)?,
+            h0: state("h0")?,
             d_o: optional("do", &problem.v_shape())?,
-            dht: optional("dht", &state)?,
+            dht: state("dht")?,
             place: Place::default(),
             problem,
         })
@@ -226,6 +231,9 @@ mod tests {
                 assert!(text.ends_with(&format!("got {shape:?}")), "{text}");
             }
         }
+        let mut file = file();
+        file.tensors.insert("h0".into(), zeros(DType::I32, &[1, 2, 128, 128]));
+        assert_eq!(Inputs::from_file(&file).unwrap_err().to_string(), "h0: expected f32, got i32");
     }
 
     #[test]

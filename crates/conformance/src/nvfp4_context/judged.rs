@@ -127,7 +127,7 @@ impl Judged for Inputs {
         let problem = Inputs::from_file(file)?.problem;
         Ok(Some(Expected {
             exact: file.numbers("out_f64", &problem.q_shape())?,
-            model: file.shaped("out_model_e4m3", &problem.q_shape())?.bytes.clone(),
+            model: file.codes("out_model_e4m3", &problem.q_shape())?,
             lse: file.numbers("lse", &problem.lse_shape())?,
         }))
     }
