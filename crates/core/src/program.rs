@@ -182,6 +182,7 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Evidence::CompiledOnly => f.write_str("compiled only"),
+            Evidence::Emulator { seeds: 1 } => f.write_str("run on the emulator (1 seed)"),
             Evidence::Emulator { seeds } => write!(f, "run on the emulator ({seeds} seeds)"),
             Evidence::Hardware { device, driver, date } => write!(f, "run on {device} (driver {driver}, {date})"),
         }
