@@ -80,7 +80,14 @@ fn nvfp4_context_on_tensor_memory() {
 
 #[test]
 fn nvfp4_context_on_wgmma() {
-    context(Arch::Sm90, "sm90/nvfp4_context-paged_k7_g4", &[]);
+    let unseen = &[unseen(
+        Kind::Wait,
+        "mbarrier.try_wait",
+        1,
+        "of the place for the word that no tile follows; a tile of more pages than the rings hold had been read from it, and \
+         loading those waited for that",
+    )];
+    context(Arch::Sm90, "sm90/nvfp4_context-paged_k7_g4", unseen);
 }
 
 /// Stages of the GEMM's ring are used again, and so are the answers of launch control.
