@@ -73,7 +73,7 @@ impl Decision {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let details = match self.schedule.family() {
+        let mut details = match self.schedule.family() {
             Family::Paged | Family::Expanded => format!("pack {}, splits {}", self.schedule.pack, self.splits),
             Family::Decode => format!("splits {}", self.splits),
         };
@@ -83,9 +83,9 @@ impl fmt::Display for Decision {
             programs = format!("{}: {launch}; {programs}", name(schedule));
         }
         if let Some(Merge { schedule, launch }) = &self.merge {
-            programs = format!("{programs}, then {}: {launch}", name(schedule));
+            details = format!("{details}, then {}: {launch}", name(schedule));
         }
-        describe(f, &programs, self.launch.as_ref(), format_args!("{details}"), &self.workspace, &self.copies)
+        describe(f, &programs, self.launch.as_ref(), details, &self.workspace, &self.copies)
     }
 }
 
