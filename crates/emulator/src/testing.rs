@@ -28,7 +28,7 @@ pub(crate) fn run_on(
     (inputs, wide_inputs): (&[[u32; 32]], &[[u64; 32]]),
     (outs, wide_outs): (usize, usize),
 ) -> Ran {
-    let mut text = format!(".version 9.2\n.target {target}\n.address_size 64\n");
+    let mut text = format!(".version 9.4\n.target {target}\n.address_size 64\n");
     text.push_str(".visible .entry snippet(.param .u64 in, .param .u64 out) {");
     text.push_str(REGISTERS);
     text.push_str("\nmov.u32 %io_tid, %tid.x; ld.param.u64 %io_base, [in];\n");

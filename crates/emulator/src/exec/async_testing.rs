@@ -38,7 +38,7 @@ impl<'a> Case<'a> {
 
     fn text(&self) -> String {
         format!(
-            ".version 9.2\n.target {}\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out, .param .align 64 .b8 map[128])\n{{\n\
+            ".version 9.4\n.target {}\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out, .param .align 64 .b8 map[128])\n{{\n\
              .reg .pred %p<16>; .reg .b16 %h<16>; .reg .b32 %r<64>; .reg .f32 %f<16>; .reg .b64 %rd<32>; .reg .b128 %x<4>;\n\
              .shared .align 8 .b64 bars[8]; .shared .align 1024 .b8 tile[32768];\n\
              ld.param.u64 %rd0, [in]; ld.param.u64 %rd1, [out]; mov.u32 %r0, %tid.x; mov.u32 %r1, %cluster_ctarank;\n{}\nret;\n}}\n",

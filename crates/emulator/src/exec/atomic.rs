@@ -51,7 +51,6 @@ pub static ROWS: &[Row] = &[
         decode_red,
         "9.7.13.15",
     ),
-    Row::refused("multimem *", "a, b{, c, d}", "multicast addresses of several devices are not modelled", "9.7.9.14"),
 ];
 
 /// What an atomic does with the old value.
@@ -104,7 +103,7 @@ fn decode_atom(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<O
     decode(decoder, instruction, 1)
 }
 
-fn decode_red(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+pub(crate) fn decode_red(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     decode(decoder, instruction, 0)
 }
 
@@ -125,7 +124,8 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction, first: usize) ->
             ("cas", AtomicKind::CompareExchange),
         ])
         .unwrap_or(AtomicKind::Exchange);
-    if matches!(ty, Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2) && !instruction.has("noftz") {
+    let multicast = instruction.mnemonic == "multimem";
+    if matches!(ty, Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2) && !instruction.has("noftz") && !multicast {
         return Refusal::invalid("16-bit float atomics need .noftz");
     }
     let operands = &instruction.operands;
@@ -151,7 +151,7 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction, first: usize) ->
     } else {
         Box::default()
     };
-    let scope = scope_of(instruction).unwrap_or(Scope::Gpu);
+    let scope = scope_of(instruction).unwrap_or(if multicast { Scope::Sys } else { Scope::Gpu });
     let order = instruction
         .choose(&[
             ("acquire", Order::Acquire(scope)),

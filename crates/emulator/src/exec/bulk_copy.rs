@@ -6,10 +6,12 @@ mod tests;
 use super::copy_groups::Family;
 use super::mbarrier::{self, Place};
 use super::memory::{self, MemorySpace};
+use super::multicast::{self, Multicast};
 use super::reduction::{Function, Reduction};
 use super::{Op, lanes, transfer};
 use crate::check::{Actor, Event, Use};
 use crate::decode::{Decoder, Refusal, types};
+use crate::isa::Target;
 use crate::isa::table::{BLACKWELL, Row};
 use crate::machine::{Cluster, Fault, Outcome, R32, WARP, Warp};
 use crate::memory::{AccessError, Space};
@@ -24,6 +26,13 @@ pub static ROWS: &[Row] = &[
         decode_load,
         "9.7.9.25.4.3",
     ),
+    Row::new(
+        "cp async bulk shared::cluster global mbarrier::complete_tx::bytes (multicast::cluster::16b|multicast::cluster::32b) {L2::cache_hint}",
+        "[dst], [src], size, [bar], mask{, policy}",
+        decode_load,
+        "9.7.9.25.4.3",
+    )
+    .on(Target::Sm107.bit(), 94),
     Row::new(
         "cp async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes",
         "[dst], [src], size, [bar]",
@@ -49,6 +58,11 @@ pub static ROWS: &[Row] = &[
         decode_prefetch,
         "9.7.9.25.4.5",
     ),
+    Row::new("cp async bulk prefetch L2 global L2::evict_last", "[src], size", decode_prefetch, "9.7.9.25.4.5")
+        .on(BLACKWELL, 94),
+    // A hint; its group has nothing to wait for.
+    Row::new("applypriority async bulk global bulk_group L2::evict_normal", "[src], size", decode_prefetch, "9.7.9.16")
+        .on(Target::Sm107.bit(), 94),
     Row::new(
         "cp reduce async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes (add|min|max|inc|dec|and|or|xor) (u32|s32|u64|b32)",
         "[dst], [src], size, [bar]",
@@ -92,7 +106,7 @@ pub struct BulkCopyOp {
     size: R32,
     barrier: Option<Place>,
     /// CTAs of a multicast, or bytes of each 16.
-    mask: Option<R32>,
+    mask: Option<Multicast>,
     reduction: Option<Reduction>,
 }
 
@@ -102,7 +116,7 @@ pub(crate) fn tail(
     instruction: &Instruction,
     first: usize,
     masked: bool,
-) -> Result<Option<R32>, Refusal> {
+) -> Result<Option<Multicast>, Refusal> {
     let hint = instruction.has("L2::cache_hint");
     let given = instruction.operands.len().saturating_sub(first);
     if given != usize::from(masked) + usize::from(hint) {
@@ -117,13 +131,7 @@ pub(crate) fn tail(
         decoder.src64(&instruction.operands[policy])?;
     }
     let place = if instruction.has("cp_mask") { first + usize::from(hint) } else { first };
-    masked.then(|| decoder.src_any(&instruction.operands[place], crate::isa::Type::B16)).transpose().and_then(|found| {
-        match found {
-            None => Ok(None),
-            Some((crate::machine::Reg::R32(r), _)) => Ok(Some(r)),
-            Some(_) => Refusal::invalid("expected a 16-bit mask"),
-        }
-    })
+    masked.then(|| Multicast::decode(decoder, instruction, &instruction.operands[place])).transpose()
 }
 
 fn reduction(instruction: &Instruction) -> Result<Option<Reduction>, Refusal> {
@@ -145,7 +153,7 @@ fn reduction(instruction: &Instruction) -> Result<Option<Reduction>, Refusal> {
 }
 
 fn decode_load(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    let multicast = instruction.has("multicast::cluster");
+    let multicast = multicast::asked(instruction);
     if multicast && !instruction.has("shared::cluster") {
         return Refusal::invalid("expected .shared::cluster with .multicast::cluster");
     }
@@ -226,7 +234,7 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BulkCopyOp) -> 
     let from = place(machine, warp, mask, op.from)?;
     let barrier = op.barrier.map(|bar| place(machine, warp, mask, bar)).transpose()?;
     let sizes = *warp.regs.get::<u32>(op.size);
-    let masks = op.mask.map(|r| *warp.regs.get::<u32>(r));
+    let masks = op.mask.map(|mask| mask.masks(warp));
     for lane in lanes(mask) {
         let copy = BulkCopy {
             actor: Cluster::actor(warp, 1 << lane),
@@ -236,7 +244,7 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BulkCopyOp) -> 
             from: from[lane],
             size: sizes[lane],
             barrier: barrier.map_or(0, |bar| bar[lane] as u32),
-            mask: masks.map(|masks| masks[lane] as u16),
+            mask: masks.map(|masks| masks[lane]),
             reduction: op.reduction,
         };
         copy.check(machine)?;
@@ -271,7 +279,7 @@ struct BulkCopy {
     from: u64,
     size: u32,
     barrier: u32,
-    mask: Option<u16>,
+    mask: Option<u32>,
     reduction: Option<Reduction>,
 }
 
@@ -280,11 +288,8 @@ impl BulkCopy {
     fn targets(&self) -> impl Iterator<Item = (u32, u32)> {
         let (to, barrier) = (self.to as u32, self.barrier);
         let multicast = if self.direction == Direction::Load { self.mask } else { None };
-        let ranks = multicast.map_or(1 << Cluster::rank_of(to), u32::from);
-        lanes(ranks).map(move |rank| {
-            let rank = (rank as u32) << 24;
-            (rank | to & 0x00ff_ffff, rank | barrier & 0x00ff_ffff)
-        })
+        let ranks = multicast.unwrap_or(multicast::only(to));
+        multicast::addresses(to, ranks).zip(multicast::addresses(barrier, ranks))
     }
 
     fn check(&self, machine: &Cluster) -> Result<(), Fault> {

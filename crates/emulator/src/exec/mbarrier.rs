@@ -15,6 +15,7 @@ use crate::check::{Actor, Event, Order};
 use crate::decode::Addr;
 use crate::exec::lanes;
 use crate::exec::memory::{self, MemorySpace};
+use crate::exec::multicast::{self, Multicast};
 use crate::finding::{Finding, Kind};
 use crate::machine::{Block, Cluster, Cta, Fault, Outcome, P, R32, R64, WARP, Warp};
 use crate::memory::{AccessError, Space};
@@ -50,6 +51,8 @@ pub enum MbarrierOp {
         no_complete: bool,
         /// Ordering.
         order: Order,
+        /// CTAs whose barriers at this place are meant, rather than the one addressed.
+        multicast: Option<Multicast>,
     },
     /// `mbarrier.expect_tx`, or `mbarrier.complete_tx`.
     Transaction {
@@ -59,6 +62,8 @@ pub enum MbarrierOp {
         bytes: R32,
         /// Bytes arrived rather than being expected.
         complete: bool,
+        /// CTAs whose barriers at this place are meant, rather than the one addressed.
+        multicast: Option<Multicast>,
     },
     /// `mbarrier.test_wait` and `.try_wait`.
     Wait {
@@ -347,9 +352,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MbarrierO
         MbarrierOp::Init { address, count } => init(machine, warp, mask, address, count),
         MbarrierOp::Invalidate { address } => invalidate(machine, warp, mask, address),
         MbarrierOp::Arrive { .. } => arrive(machine, warp, mask, op),
-        MbarrierOp::Transaction { address, bytes, complete } => {
-            transaction(machine, warp, mask, address, bytes, complete)
-        }
+        MbarrierOp::Transaction { .. } => transaction(machine, warp, mask, op),
         MbarrierOp::Wait { .. } => wait(machine, warp, mask, op),
         MbarrierOp::PendingCount { d, state } => {
             return super::map1(&mut warp.regs, mask, d, state, |state: u64| {
@@ -408,16 +411,24 @@ fn invalidate(machine: &mut Cluster, warp: &Warp, mask: u32, place: Place) -> Re
 }
 
 fn arrive(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MbarrierOp) -> Result<Outcome, Fault> {
-    let MbarrierOp::Arrive { state, address, operand, expect, drop, no_complete, order } = *op else {
+    let MbarrierOp::Arrive { state, address, operand, expect, drop, no_complete, order, multicast } = *op else {
         return Ok(Outcome::Next);
     };
     let at = shared_addresses(machine, warp, mask, address, false)?;
     let operands = *warp.regs.get::<u32>(operand);
+    let ranks = multicast.map(|mask| mask.masks(warp));
     for lane in lanes(mask) {
         let actor = Cluster::actor(warp, 1 << lane);
-        let before = with_live(machine, &actor, at[lane], |barrier| barrier.word())?;
         let (count, expect) = if expect { (1, operands[lane]) } else { (operands[lane], 0) };
-        update(machine, &actor, at[lane], Change::Arrive { count, expect, drop, no_complete }, order, 0)?;
+        let change = Change::Arrive { count, expect, drop, no_complete };
+        if let Some(ranks) = ranks {
+            for address in multicast::addresses(at[lane], ranks[lane]) {
+                update(machine, &actor, address, change, order, 0)?;
+            }
+            continue;
+        }
+        let before = with_live(machine, &actor, at[lane], |barrier| barrier.word())?;
+        update(machine, &actor, at[lane], change, order, 0)?;
         if let Some(state) = state {
             if Cluster::rank_of(at[lane]) != warp.cta {
                 let message = "MB03: an arrival at a barrier of another CTA returns no state".to_string();
@@ -429,20 +440,20 @@ fn arrive(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MbarrierOp) ->
     Ok(Outcome::Yield)
 }
 
-fn transaction(
-    machine: &mut Cluster,
-    warp: &Warp,
-    mask: u32,
-    place: Place,
-    bytes: R32,
-    complete: bool,
-) -> Result<Outcome, Fault> {
-    let at = shared_addresses(machine, warp, mask, place, false)?;
+fn transaction(machine: &mut Cluster, warp: &Warp, mask: u32, op: &MbarrierOp) -> Result<Outcome, Fault> {
+    let MbarrierOp::Transaction { address, bytes, complete, multicast } = *op else {
+        return Ok(Outcome::Next);
+    };
+    let at = shared_addresses(machine, warp, mask, address, false)?;
+    let ranks = multicast.map(|mask| mask.masks(warp));
     let bytes = *warp.regs.get::<u32>(bytes);
     for lane in lanes(mask) {
         let actor = Cluster::actor(warp, 1 << lane);
         let change = if complete { Change::Complete(bytes[lane]) } else { Change::Expect(bytes[lane]) };
-        update(machine, &actor, at[lane], change, Order::Relaxed(crate::check::Scope::Cluster), 0)?;
+        let ranks = ranks.map_or(multicast::only(at[lane]), |ranks| ranks[lane]);
+        for address in multicast::addresses(at[lane], ranks) {
+            update(machine, &actor, address, change, Order::Relaxed(crate::check::Scope::Cluster), 0)?;
+        }
     }
     Ok(Outcome::Yield)
 }

@@ -19,7 +19,7 @@ use words::{collect_words, gather_words, in_words, scatter_words, spread_words};
 pub use access::{addresses, check_alignment, read, resolve, write};
 pub use count::bank_conflicts;
 pub use decode::ROWS;
-pub(crate) use decode::{load_local, scope_of, space_of, store_local};
+pub(crate) use decode::{access as decode_access, load_local, scope_of, space_of, store_local};
 
 /// The space of an access as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,6 +21,8 @@ pub mod mbarrier;
 pub mod memory;
 pub mod mma;
 pub mod moves;
+mod multicast;
+pub mod multimem;
 mod operand_tile;
 mod print;
 pub mod reduction;
@@ -47,6 +49,8 @@ pub enum Op {
     Float(float::FloatOp),
     /// Video instructions.
     Video(Box<video::VideoOp>),
+    /// `vmad`.
+    VideoMultiply(Box<video::MultiplyOp>),
     /// Conversions.
     Convert(convert::ConvertOp),
     /// Comparison and selection.
@@ -109,6 +113,7 @@ pub static ROWS: &[&[Row]] = &[
     memory::ROWS,
     cache::ROWS,
     atomic::ROWS,
+    multimem::ROWS,
     shuffle::ROWS,
     barrier::ROWS,
     mbarrier::ROWS,
@@ -136,6 +141,7 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Op) -> Ou
         Op::Integer(op) => integer::execute(&mut warp.regs, mask, op),
         Op::Float(op) => float::execute(machine, warp, mask, op),
         Op::Video(op) => video::execute(&mut warp.regs, mask, op),
+        Op::VideoMultiply(op) => video::execute_multiply(&mut warp.regs, mask, op),
         Op::Convert(op) => convert::execute(machine, warp, mask, op),
         Op::Compare(op) => compare::execute(&mut warp.regs, mask, op),
         Op::Move(op) => moves::execute(machine, warp, mask, op),

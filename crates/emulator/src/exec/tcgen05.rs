@@ -26,7 +26,7 @@ use crate::finding::Kind;
 use crate::isa::Target;
 use crate::isa::table::{BLACKWELL, FAMILY_100, Row};
 use crate::machine::{Cluster, Fault, Outcome, Warp};
-use crate::memory::{COLUMNS, LANES, TensorMemory};
+use crate::memory::{COLUMNS, LANES, SHARED_COLUMNS, TensorMemory};
 use crate::parse::ast::Instruction;
 
 /// Targets of `ld.red`.
@@ -48,6 +48,18 @@ macro_rules! collector_a {
     };
 }
 
+/// Collector hints of B, four buffers.
+macro_rules! collector_b {
+    () => {
+        concat!(
+            "{collector::b0::fill|collector::b0::use|collector::b0::lastuse|collector::b0::discard|",
+            "collector::b1::fill|collector::b1::use|collector::b1::lastuse|collector::b1::discard|",
+            "collector::b2::fill|collector::b2::use|collector::b2::lastuse|collector::b2::discard|",
+            "collector::b3::fill|collector::b3::use|collector::b3::lastuse|collector::b3::discard}"
+        )
+    };
+}
+
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
     Row::new(
@@ -57,6 +69,20 @@ pub static ROWS: &[Row] = &[
         "tcgen05 1.2",
     )
     .on(BLACKWELL, 86),
+    Row::new(
+        "tcgen05 alloc exclusive (cta_group::1|cta_group::2) sync aligned {shared::cta} b32",
+        "[a], n",
+        allocation::decode_alloc,
+        "9.7.18.7.1",
+    )
+    .on(BLACKWELL, 94),
+    Row::new(
+        "tcgen05 dealloc exclusive (cta_group::1|cta_group::2) sync aligned b32",
+        "a, n",
+        allocation::decode_dealloc,
+        "9.7.18.7.1",
+    )
+    .on(BLACKWELL, 94),
     Row::new(
         "tcgen05 dealloc (cta_group::1|cta_group::2) sync aligned b32",
         "a, n",
@@ -71,12 +97,6 @@ pub static ROWS: &[Row] = &[
         "tcgen05 1.2",
     )
     .on(BLACKWELL, 86),
-    Row::refused(
-        "tcgen05 (alloc|dealloc) exclusive (cta_group::1|cta_group::2) sync aligned {shared::cta} b32",
-        "a, n",
-        "the meaning of .exclusive is not established",
-        "tcgen05 1.2",
-    ),
     Row::new(
         concat!("tcgen05 ld sync aligned (32x32b|16x64b|16x128b|16x256b) ", repeats!(), " {pack::16b} b32"),
         "d, [a]",
@@ -135,10 +155,17 @@ pub static ROWS: &[Row] = &[
         "tcgen05 8.4",
     )
     .on(BLACKWELL, 86),
+    Row::new(
+        "tcgen05 commit (cta_group::1|cta_group::2) mbarrier::arrive::one {shared::cluster} (multicast::cluster::16b|multicast::cluster::32b) b64",
+        "[a], mask",
+        queue::decode_commit,
+        "9.7.18.10.2",
+    )
+    .on(Target::Sm107.bit(), 94),
     Row::refused(
-        "tcgen05 commit (cta_group::1|cta_group::2) mbarrier::arrive::one {sync_restrict::shared::read::mma::a} {shared::cluster} {multicast::cluster::32b} b64",
+        "tcgen05 commit (cta_group::1|cta_group::2) mbarrier::arrive::one sync_restrict::shared::read::mma::a {shared::cluster} {multicast::cluster|multicast::cluster::16b|multicast::cluster::32b} b64",
         "[a]{, mask}",
-        "the sm_107 forms of commit are not established",
+        "what .sync_restrict leaves out of a commit is not established",
         "tcgen05 8.4",
     )
     .on(Target::Sm107.bit(), 94),
@@ -170,20 +197,19 @@ pub static ROWS: &[Row] = &[
     )
     .on(BLACKWELL, 86),
     Row::new(
-        concat!(
-            "tcgen05 mma ws cta_group::1 (kind::f16|kind::tf32|kind::f8f6f4) ",
-            "{collector::b0::fill|collector::b0::use|collector::b0::lastuse|collector::b0::discard|",
-            "collector::b1::fill|collector::b1::use|collector::b1::lastuse|collector::b1::discard|",
-            "collector::b2::fill|collector::b2::use|collector::b2::lastuse|collector::b2::discard|",
-            "collector::b3::fill|collector::b3::use|collector::b3::lastuse|collector::b3::discard}"
-        ),
+        concat!("tcgen05 mma ws cta_group::1 (kind::f16|kind::tf32|kind::f8f6f4) ", collector_b!()),
         "[d], a, b, idesc, p{, zmask}",
         mma::decode_mma,
         "tcgen05 4.1",
     )
     .on(BLACKWELL, 86),
-    Row::new("tcgen05 mma ws cta_group::1 kind::i8", "[d], a, b, idesc, p{, zmask}", mma::decode_mma, "tcgen05 4.1")
-        .on(WITH_I8, 86),
+    Row::new(
+        concat!("tcgen05 mma ws cta_group::1 kind::i8 ", collector_b!()),
+        "[d], a, b, idesc, p{, zmask}",
+        mma::decode_mma,
+        "tcgen05 4.1",
+    )
+    .on(WITH_I8, 86),
     Row::refused(
         concat!(
             "tcgen05 mma {ws} sp (cta_group::1|cta_group::2) ",
@@ -294,12 +320,13 @@ fn ranks(machine: &mut Cluster, warp: &Warp, mask: u32, group: u32) -> Result<Ve
     Ok(vec![even, even + 1])
 }
 
-/// Columns of an access: inside 512 and allocated.
+/// Columns of an access: inside tensor memory and allocated.
 fn check_columns(machine: &mut Cluster, rank: u32, column: u32, columns: u32) -> Result<(), String> {
-    if column + columns > COLUMNS {
-        return Err(format!("columns {column}..{} are outside the {COLUMNS} of tensor memory", column + columns));
-    }
     let owner = &memory(machine, rank).owner;
+    let most = if owner[SHARED_COLUMNS as usize] == 0 { SHARED_COLUMNS } else { COLUMNS };
+    if column + columns > most {
+        return Err(format!("columns {column}..{} are outside the {most} of tensor memory", column + columns));
+    }
     match (column..column + columns).find(|&c| owner[c as usize] == 0) {
         Some(free) => Err(format!("column {free} of {column}..{} is not allocated", column + columns)),
         None => Ok(()),

@@ -7,6 +7,7 @@ mod tests;
 use super::bulk_copy::tail;
 use super::mbarrier::{self, Place};
 use super::memory::{self, MemorySpace};
+use super::multicast::{self, Multicast};
 use super::reduction::{Function, Reduction};
 use super::{Op, lanes, transfer};
 use crate::check::{Access, Bytes, Event, Order, Proxy, Use};
@@ -41,6 +42,13 @@ pub static ROWS: &[Row] = &[
     )
     .on(BLACKWELL, 86),
     Row::new(
+        "cp async bulk tensor (1d|2d|3d|4d|5d) shared::cluster global {tile|tile::gather4} mbarrier::complete_tx::bytes (multicast::cluster::16b|multicast::cluster::32b) {cta_group::1|cta_group::2} {L2::cache_hint}",
+        "[dst], [map, coordinates], [bar], mask{, policy}",
+        decode_load,
+        "9.7.9.25.5.2",
+    )
+    .on(Target::Sm107.bit(), 94),
+    Row::new(
         "cp async bulk tensor (1d|2d|3d|4d|5d) global shared::cta {tile} bulk_group {L2::cache_hint}",
         "[map, coordinates], [src]{, policy}",
         decode_store,
@@ -72,6 +80,13 @@ pub static ROWS: &[Row] = &[
         "9.7.9.25.5.4",
     )
     .on(BLACKWELL, 86),
+    Row::new(
+        "cp async bulk prefetch tensor (1d|2d|3d|4d|5d) L2 global {tile|tile::gather4} L2::evict_last",
+        "[map, coordinates]",
+        decode_prefetch,
+        "9.7.9.25.5.4",
+    )
+    .on(BLACKWELL, 94),
     Row::refused(
         "cp async bulk tensor (3d|4d|5d) (shared::cta|shared::cluster) global (im2col|im2col::w|im2col::w::128) mbarrier::complete_tx::bytes {multicast::cluster} {cta_group::1|cta_group::2} {L2::cache_hint}",
         "[dst], [map, coordinates], [bar]{, offsets}{, mask}{, policy}",
@@ -124,7 +139,7 @@ pub struct TensorCopyOp {
     rank: usize,
     four_rows: bool,
     barrier: Option<Place>,
-    mask: Option<R32>,
+    mask: Option<Multicast>,
     pair: bool,
 }
 
@@ -158,7 +173,7 @@ fn map_operand(
 fn decode_load(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let o = &instruction.operands;
     let cluster = instruction.has("shared::cluster");
-    let multicast = instruction.has("multicast::cluster");
+    let multicast = multicast::asked(instruction);
     let pair = instruction.has("cta_group::2");
     if multicast && !cluster {
         return Refusal::invalid("expected .shared::cluster with .multicast::cluster");
@@ -253,7 +268,7 @@ fn issue(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &TensorCopyOp) -
             four_rows: op.four_rows,
             shared: shared.map_or(0, |at| at[lane]),
             barrier: barriers.map_or(0, |at| at[lane]),
-            mask: op.mask.map(|r| warp.regs.get::<u32>(r)[lane] as u16),
+            mask: op.mask.map(|mask| mask.masks(warp)[lane]),
             pair: op.pair,
         };
         if op.direction == Direction::Prefetch {

@@ -33,9 +33,9 @@ pub static ROWS: &[Row] = &[
     Row::new("vmin4 (u32|s32) (u32|s32) (u32|s32) {sat} {add}", "d, a, b, c", decode, "9.7.18.2.3"),
     Row::new("vmax4 (u32|s32) (u32|s32) (u32|s32) {sat} {add}", "d, a, b, c", decode, "9.7.18.2.3"),
     Row::new("vset4 (u32|s32) (u32|s32) (eq|ne|lt|le|gt|ge) {add}", "d, a, b, c", decode, "9.7.18.2.4"),
-    Row::missing("vshl *", "d, a, b{, c}", "9.7.18.1.2"),
-    Row::missing("vshr *", "d, a, b{, c}", "9.7.18.1.2"),
-    Row::missing("vmad *", "d, a, b, c", "9.7.18.1.3"),
+    Row::new("vshl (u32|s32) (u32|s32) u32 {sat} {clamp|wrap} {add|min|max}", "d, a, b{, c}", decode, "9.7.18.1.2"),
+    Row::new("vshr (u32|s32) (u32|s32) u32 {sat} {clamp|wrap} {add|min|max}", "d, a, b{, c}", decode, "9.7.18.1.2"),
+    Row::new("vmad (u32|s32) (u32|s32) (u32|s32) {po} {sat} {shr7|shr15}", "d, a, b, c", decode_multiply, "9.7.18.1.3"),
 ];
 
 /// What is done to two parts.
@@ -49,6 +49,13 @@ enum Function {
     /// Half the sum, a half rounded up unless the sum is negative.
     Average,
     Set(Relation),
+    /// Counts above 32 are 32, or taken modulo 32.
+    ShiftLeft {
+        wrap: bool,
+    },
+    ShiftRight {
+        wrap: bool,
+    },
 }
 
 /// What is done with the results.
@@ -129,6 +136,8 @@ fn decode(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Re
         "vmin" => Function::Min,
         "vmax" => Function::Max,
         "vavrg" => Function::Average,
+        "vshl" => Function::ShiftLeft { wrap: instruction.has("wrap") },
+        "vshr" => Function::ShiftRight { wrap: instruction.has("wrap") },
         _ => Function::Set(
             instruction
                 .choose(&[
@@ -205,9 +214,23 @@ fn field(pair: u64, (at, width): Part, signed: bool) -> i64 {
     if signed { top >> (64 - width) } else { (top as u64 >> (64 - width)) as i64 }
 }
 
+/// The nearest value of `width` bits.
+fn clamp(value: i128, width: u32, signed: bool) -> i64 {
+    let (least, most) = if signed { (-(1 << (width - 1)), (1 << (width - 1)) - 1) } else { (0, (1 << width) - 1) };
+    value.clamp(least, most) as i64
+}
+
 impl VideoOp {
-    fn result(&self, a: i64, b: i64) -> i64 {
+    /// The result of two parts, of which `width` bits are kept.
+    fn result(&self, a: i64, b: i64, width: u32) -> i64 {
+        let count = |wrap: bool| if wrap { b & 31 } else { b.min(32) };
         let value = match self.function {
+            Function::ShiftLeft { wrap } => {
+                // At most 64 bits.
+                let value = i128::from(a) << count(wrap);
+                return if self.saturate { clamp(value, width, self.signed[0]) } else { value as i64 };
+            }
+            Function::ShiftRight { wrap } => a >> count(wrap),
             Function::Add => a + b,
             Function::Sub => a - b,
             Function::AbsDiff => (a - b).abs(),
@@ -223,15 +246,7 @@ impl VideoOp {
                 _ => a >= b,
             }),
         };
-        if !self.saturate {
-            return value;
-        }
-        let (least, most) = if self.signed[0] {
-            (-(1 << (self.width - 1)), (1 << (self.width - 1)) - 1)
-        } else {
-            (0, (1 << self.width) - 1)
-        };
-        value.clamp(least, most)
+        if self.saturate { clamp(value.into(), width, self.signed[0]) } else { value }
     }
 
     fn evaluate(&self, a: u32, b: u32, c: u32) -> u32 {
@@ -241,7 +256,7 @@ impl VideoOp {
         let (mut merged, mut sum) = (c, c);
         let mut last = 0;
         for &[from_a, from_b, (at, width)] in &self.parts {
-            last = self.result(field(pair, from_a, self.signed[1]), field(pair, from_b, self.signed[2]));
+            last = self.result(field(pair, from_a, self.signed[1]), field(pair, from_b, self.signed[2]), width);
             let bits = (u32::MAX >> (32 - width)) << at;
             merged = merged & !bits | (last as u32) << at & bits;
             sum = sum.wrapping_add(field(last as u64, (0, self.width), signed) as u32);
@@ -254,6 +269,91 @@ impl VideoOp {
             Second::Max => low.max(third) as u32,
         }
     }
+}
+
+/// `vmad`: 32 bits of the scaled and saturated `a * b + c`.
+#[derive(Debug, Clone, Copy)]
+pub struct MultiplyOp {
+    d: R32,
+    sources: [R32; 3],
+    /// Parts of `a` and `b`.
+    parts: [Part; 2],
+    /// Whether `a` and `b` are signed.
+    signed: [bool; 2],
+    /// The product's or the addend's sign is turned.
+    negate_product: bool,
+    negate_c: bool,
+    /// `.po`: one more.
+    plus_one: bool,
+    saturate: bool,
+    shift: u32,
+}
+
+fn decode_multiply(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    let mut negative = [false; 3];
+    let mut parts = [(0, 32); 2];
+    let mut sources = Vec::new();
+    for (i, operand) in instruction.operands[1..].iter().enumerate() {
+        let operand = match operand {
+            Operand::Negated(name) => {
+                negative[i] = true;
+                Operand::Name(name.clone())
+            }
+            other => other.clone(),
+        };
+        let (register, selector) = selected(&operand);
+        match (selector.map(|selector| parts_of(selector, 32)).transpose()?.as_deref(), parts.get_mut(i)) {
+            (None, _) => {}
+            (Some(&[part]), Some(slot)) => *slot = part,
+            _ => return Refusal::invalid("expected one part of a and of b"),
+        }
+        sources.push(decoder.src32(&register)?);
+    }
+    let plus_one = instruction.has("po");
+    if plus_one && negative.contains(&true) {
+        return Refusal::invalid("expected no negative operand with .po");
+    }
+    let types: Vec<bool> =
+        instruction.modifiers.iter().filter(|m| matches!(m.as_str(), "u32" | "s32")).map(|m| m == "s32").collect();
+    let (&[a, b, c], &[_, sign_a, sign_b]) = (&sources[..], &types[..]) else {
+        return Refusal::invalid("expected three sources and the types of d, a and b");
+    };
+    Ok(Op::VideoMultiply(Box::new(MultiplyOp {
+        d: decoder.dst32(&instruction.operands[0])?,
+        sources: [a, b, c],
+        parts,
+        signed: [sign_a, sign_b],
+        negate_product: negative[0] != negative[1],
+        negate_c: negative[2],
+        plus_one,
+        saturate: instruction.has("sat"),
+        shift: instruction.choose(&[("shr7", 7), ("shr15", 15)]).unwrap_or(0),
+    })))
+}
+
+impl MultiplyOp {
+    fn evaluate(&self, a: u32, b: u32, c: u32) -> u32 {
+        let part = |value: u32, i: usize| i128::from(field(value.into(), self.parts[i], self.signed[i]));
+        let signed = self.signed.contains(&true) || self.negate_product || self.negate_c;
+        let mut product = part(a, 0) * part(b, 1);
+        let mut addend = if signed { i128::from(c as i32) } else { i128::from(c) };
+        if self.negate_product {
+            product = -product;
+        }
+        if self.negate_c {
+            addend = -addend;
+        }
+        let value = (product + addend + i128::from(self.plus_one)) >> self.shift;
+        if self.saturate { clamp(value, 32, signed) as u32 } else { value as u32 }
+    }
+}
+
+/// Executes `vmad`.
+pub fn execute_multiply(regs: &mut Regs, mask: u32, op: &MultiplyOp) -> Outcome {
+    let [a, b, c] = op.sources.map(|source| *regs.get::<u32>(source));
+    let values: [u32; WARP] = std::array::from_fn(|lane| op.evaluate(a[lane], b[lane], c[lane]));
+    regs.set::<u32>(op.d, mask, &values);
+    Outcome::Next
 }
 
 /// Executes a video instruction.
@@ -299,5 +399,33 @@ mod tests {
         assert_eq!(one("vadd.u32.u32.u32 %o0.b2, %r0.b0, %r1.b0, %r2;", a, b, 0xdead_beef), 0xde66_beef);
         assert_eq!(one("vmax.s32.s32.s32.min %o0, %r0, %r1, %r2;", 3, 9, 7), 7);
         assert_eq!(one("vset.s32.u32.lt %o0, %r0, %r1;", u32::MAX, 0, 0), 1);
+        // What is saturated is the part that is kept.
+        assert_eq!(one("vadd.s32.u32.u32.sat %o0.b1, %r0.b3, %r1.b3, %r2;", a, b, 0xdead_beef), 0xdead_7fef);
+    }
+
+    #[test]
+    fn shifts() {
+        assert_eq!(one("vshl.u32.u32.u32.clamp.add %o0, %r0, %r1, %r2;", 3, 4, 5), 53);
+        assert_eq!(one("vshl.u32.u32.u32 %o0, %r0, %r1;", 3, 33, 0), 0);
+        assert_eq!(one("vshl.u32.u32.u32.wrap %o0, %r0, %r1;", 3, 33, 0), 6);
+        assert_eq!(one("vshl.s32.s32.u32.sat %o0, %r0, %r1;", 0x8000_0001, 32, 0), 0x8000_0000);
+        assert_eq!(one("vshl.u32.u32.u32.sat %o0, %r0, %r1;", u32::MAX, 32, 0), u32::MAX);
+        assert_eq!(one("vshr.s32.s32.u32 %o0, %r0, %r1;", 0x8000_0000, 200, 0), u32::MAX);
+        assert_eq!(one("vshr.u32.s32.u32.wrap.min %o0, %r0.h1, %r1.b0, %r2;", 0x8000_0000, 0x22, 7), 7);
+        assert_eq!(
+            one("vshr.u32.u32.u32 %o0.h1, %r0, %r1.b3, %r2;", 0x8765_4321, 0x0400_0000, 0xdead_beef),
+            0x5432_beef
+        );
+    }
+
+    #[test]
+    fn products_and_sums() {
+        assert_eq!(one("vmad.u32.u32.u32 %o0, %r0.b1, %r1.h1, %r2;", 0x0000_ff00, 0x0102_0000, 9), 255 * 258 + 9);
+        assert_eq!(one("vmad.s32.s32.s32 %o0, %r0.b0, %r1, %r2;", 0xfe, 3, 1), -5i32 as u32);
+        assert_eq!(one("vmad.s32.u32.u32.sat %o0, -%r0, %r1, %r2;", u32::MAX, 2, 0), 0x8000_0000);
+        assert_eq!(one("vmad.s32.u32.u32 %o0, %r0, %r1, -%r2;", 5, 6, 7), 23);
+        assert_eq!(one("vmad.u32.u32.u32.po.shr7 %o0, %r0, %r1, %r2;", 127, 1, 0), 1);
+        assert_eq!(one("vmad.u32.u32.u32.sat.shr15 %o0, %r0, %r1, %r2;", u32::MAX, u32::MAX, 0), u32::MAX);
+        assert_eq!(one("vmad.s32.s32.s32.shr15 %o0, %r0.h0, %r1.h0, %r2;", 0x8000, 0x8000, 1 << 14), 0x8000);
     }
 }

@@ -10,7 +10,7 @@ pub use bits::BitSet;
 pub use global::{Allocation, GlobalMemory, PAGE_BYTES};
 pub use local::LocalMemory;
 pub use shared::SharedMemory;
-pub use tensor::{COLUMNS, LANES, TensorMemory};
+pub use tensor::{COLUMNS, LANES, SHARED_COLUMNS, TensorMemory};
 
 /// First byte of a CTA's shared memory that programs may use; what lies below is the system's.
 pub const SHARED_START: u32 = 0x400;

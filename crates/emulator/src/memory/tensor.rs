@@ -1,16 +1,18 @@
-//! Tensor memory of one CTA: 128 lanes by 512 columns of 32 bits.
+//! Tensor memory of one CTA: 128 lanes by 512 columns of 32 bits, on sm_107 64 more that exclusive allocations reach.
 
 use super::BitSet;
 
 /// Lanes (rows).
 pub const LANES: u32 = 128;
-/// Columns of 32 bits.
-pub const COLUMNS: u32 = 512;
+/// Columns of 32 bits that are kept, of which most devices have [`SHARED_COLUMNS`].
+pub const COLUMNS: u32 = 576;
+/// Columns of 32 bits that allocations can share.
+pub const SHARED_COLUMNS: u32 = 512;
 
 /// State only; allocation rules and access rules live with the tcgen05 instructions.
 #[derive(Debug, Clone)]
 pub struct TensorMemory {
-    /// Cell values, `lane * 512 + column`.
+    /// Cell values, `lane * COLUMNS + column`.
     pub cells: Vec<u32>,
     /// Written bits per cell.
     pub init: BitSet,
@@ -32,7 +34,7 @@ impl TensorMemory {
         }
     }
 
-    /// Index of a cell; `None` outside 128 lanes by 512 columns.
+    /// Index of a cell; `None` outside 128 lanes by `COLUMNS` columns.
     pub fn index(lane: u32, column: u32) -> Option<usize> {
         (lane < LANES && column < COLUMNS).then_some((lane * COLUMNS + column) as usize)
     }

@@ -51,6 +51,25 @@ fn multicast_fills_every_chosen_cta() {
 }
 
 #[test]
+fn masks_of_32_bits() {
+    // Rank 1 expects, copies and arrives for all; the upper bits of a 16-bit mask do not count.
+    let body = start(&format!(
+        "setp.eq.u32 %p3, %r1, 1; and.pred %p3, %p3, %p1; mov.b32 %r9, 7; mov.b32 %r10, 0xffff0007;
+         @%p3 mbarrier.expect_tx.relaxed.cluster.shared::cluster.multicast::cluster::32b.b64 [%r2], 256, %r9;
+         @%p3 mbarrier.arrive.expect_tx.release.cluster.shared::cluster.multicast::cluster::32b.b64 _, [%r2], 512, %r9;
+         @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster::32b [%r3], [%rd0], 512, [%r2], %r9;
+         @%p3 mbarrier.complete_tx.relaxed.cluster.shared::cluster.multicast::cluster::16b.b64 [%r2], 256, %r10;
+         {WAIT} {OUT}"
+    ));
+    let case = Case { target: crate::Target::Sm107, ctas: 3, cluster: 3, ..Case::new(&body) };
+    let output = case.output();
+    for rank in 0..3 {
+        assert_eq!(output[rank * 512..][..512], case.input[..512], "rank {rank}");
+    }
+    Case { target: crate::Target::Sm107, ctas: 2, cluster: 2, ..case }.finds("CTA rank 2 in a cluster of 2");
+}
+
+#[test]
 fn push_to_the_next_cta() {
     let body = start(&format!(
         "@%p1 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%r2], 512;

@@ -5,7 +5,9 @@ use crate::check::{Order, Scope};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::Op;
 use crate::exec::memory::{scope_of, space_of};
-use crate::isa::table::Row;
+use crate::exec::multicast::{self, Multicast};
+use crate::isa::Target;
+use crate::isa::table::{ALL, Row};
 use crate::machine::R64;
 use crate::parse::ast::{Instruction, Operand};
 
@@ -15,6 +17,8 @@ const REPORTING: &str = "serves transfer-validity reporting, whose behaviour is 
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
     Row::new("mbarrier init {shared|shared::cta} b64", "[a], count", decode_init, "9.7.13.15.9"),
+    Row::new("mbarrier init {shared|shared::cta} layout::v0 b64", "[a], count", decode_init, "9.7.15.16.12")
+        .on(ALL, 94),
     Row::new("mbarrier inval {shared|shared::cta} b64", "[a]", decode_inval, "9.7.13.15.10"),
     Row::new(
         "mbarrier (arrive|arrive_drop) {expect_tx} {release|relaxed} {cta|cluster} {shared|shared::cta|shared::cluster} b64",
@@ -22,6 +26,13 @@ pub static ROWS: &[Row] = &[
         decode_arrive,
         "9.7.13.15.13",
     ),
+    Row::new(
+        "mbarrier (arrive|arrive_drop) {expect_tx} {release|relaxed} {cluster} shared::cluster (multicast::cluster::16b|multicast::cluster::32b) b64",
+        "state, [a]{, count}, mask",
+        decode_arrive,
+        "9.7.15.16.16",
+    )
+    .on(Target::Sm107.bit(), 94),
     Row::new(
         "mbarrier (arrive|arrive_drop) noComplete {release} {cta} {shared|shared::cta} b64",
         "state, [a], count",
@@ -34,6 +45,13 @@ pub static ROWS: &[Row] = &[
         decode_transaction,
         "9.7.13.15.11",
     ),
+    Row::new(
+        "mbarrier (expect_tx|complete_tx) {relaxed} {cta|cluster} shared::cluster (multicast::cluster::16b|multicast::cluster::32b) b64",
+        "[a], bytes, mask",
+        decode_transaction,
+        "9.7.15.16.14",
+    )
+    .on(Target::Sm107.bit(), 94),
     Row::new(
         "mbarrier (test_wait|try_wait) {parity} {acquire|relaxed} {cta|cluster} {shared|shared::cta} b64",
         "d, [a], phase{, hint}",
@@ -83,7 +101,15 @@ fn decode_arrive(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result
         return Refusal::invalid("expected _ instead of a state for a .shared::cluster barrier");
     }
     let address = place(decoder, instruction, &instruction.operands[1])?;
-    let operand = match instruction.operands.get(2) {
+    let mut counts = &instruction.operands[2..];
+    let multicast = match counts.split_last() {
+        Some((mask, before)) if multicast::asked(instruction) => {
+            counts = before;
+            Some(Multicast::decode(decoder, instruction, mask)?)
+        }
+        _ => None,
+    };
+    let operand = match counts.first() {
         Some(operand) => decoder.src32(operand)?,
         None if expect => return Refusal::invalid("expected the number of bytes"),
         None => decoder.constant32(1),
@@ -96,13 +122,17 @@ fn decode_arrive(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result
         drop: instruction.has("arrive_drop"),
         no_complete: instruction.has("noComplete"),
         order,
+        multicast,
     }))
 }
 
 fn decode_transaction(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let address = place(decoder, instruction, &instruction.operands[0])?;
     let bytes = decoder.src32(&instruction.operands[1])?;
-    Ok(Op::Mbarrier(MbarrierOp::Transaction { address, bytes, complete: instruction.has("complete_tx") }))
+    let mask = instruction.operands.get(2);
+    let multicast = mask.map(|mask| Multicast::decode(decoder, instruction, mask)).transpose()?;
+    let complete = instruction.has("complete_tx");
+    Ok(Op::Mbarrier(MbarrierOp::Transaction { address, bytes, complete, multicast }))
 }
 
 fn decode_wait(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {

@@ -72,7 +72,7 @@ fn order_of(instruction: &Instruction) -> Order {
         .unwrap_or(Order::Weak)
 }
 
-pub(super) fn access(decoder: &mut Decoder<'_>, instruction: &Instruction, load: bool) -> Result<AccessOp, Refusal> {
+pub(crate) fn access(decoder: &mut Decoder<'_>, instruction: &Instruction, load: bool) -> Result<AccessOp, Refusal> {
     let ty = types(instruction)[0];
     let (value, address) = if load { (0, 1) } else { (1, 0) };
     let address_operand = &instruction.operands[address];

@@ -1,4 +1,8 @@
-//! alloc, dealloc, relinquish_alloc_permit (ISA notes, tcgen05 1.2).
+//! alloc, dealloc, relinquish_alloc_permit (PTX ISA 9.4, 9.7.18.7.1; ISA notes, tcgen05 1.2).
+//!
+//! An ordinary allocation is a power of two of columns of the first 512, and several may live at once. An exclusive one is any
+//! multiple of 32, up to all 576 columns of sm_107, and no other lives beside it: it waits until there is none, and others wait
+//! until it is freed, by a dealloc that is exclusive as well.
 
 use super::{Tcgen05Op, group_of, memory, ranks};
 use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
@@ -7,8 +11,9 @@ use crate::exec::Op;
 use crate::exec::memory as shared;
 use crate::exec::memory::MemorySpace;
 use crate::finding::Kind;
+use crate::isa::Target;
 use crate::machine::{Block, Cluster, Fault, Outcome, R32, Warp};
-use crate::memory::{COLUMNS, LANES, Space};
+use crate::memory::{COLUMNS, LANES, SHARED_COLUMNS, Space};
 use crate::parse::ast::Instruction;
 
 /// What the instruction does.
@@ -31,22 +36,31 @@ enum Action {
 #[derive(Debug, Clone, Copy)]
 pub struct AllocationOp {
     group: u32,
+    /// Most columns of an `.exclusive` instruction.
+    exclusive: Option<u32>,
     action: Action,
 }
 
 /// An instruction with its operands read: what the two CTAs of a pair must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
-    Alloc(u32),
-    Dealloc(u32, u32),
+    Alloc { columns: u32, exclusive: Option<u32> },
+    Dealloc(Range),
     Relinquish,
+}
+
+/// Columns of an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    column: u32,
+    columns: u32,
+    exclusive: bool,
 }
 
 /// An allocation that was not freed.
 #[derive(Debug, Clone, Copy)]
 struct Live {
-    column: u32,
-    columns: u32,
+    range: Range,
     /// Who allocated.
     by: Actor,
 }
@@ -67,7 +81,7 @@ pub(super) struct Allocations {
 impl Allocations {
     /// Who allocated what was not freed, and a message about it.
     pub(super) fn leaks(&self) -> Vec<(Actor, String)> {
-        let leak = |&Live { column, columns, by }: &Live| {
+        let leak = |&Live { range: Range { column, columns, .. }, by }: &Live| {
             (by, format!("tensor-memory columns {column}..{} are still allocated at exit", column + columns))
         };
         self.live.iter().map(leak).collect()
@@ -76,9 +90,15 @@ impl Allocations {
     /// Checks a request against what happened before.
     fn check(&self, request: Request) -> Result<(), String> {
         match request {
-            Request::Alloc(columns) => {
-                if !(columns.is_power_of_two() && (32..=COLUMNS).contains(&columns)) {
-                    return Err(format!("expected a power of two of columns in 32..=512, got {columns}"));
+            Request::Alloc { columns, exclusive } => {
+                match exclusive {
+                    Some(most) if !columns.is_multiple_of(32) || columns == 0 || columns > most => {
+                        return Err(format!("expected a multiple of 32 columns in 32..={most}, got {columns}"));
+                    }
+                    None if !(columns.is_power_of_two() && (32..=SHARED_COLUMNS).contains(&columns)) => {
+                        return Err(format!("expected a power of two of columns in 32..=512, got {columns}"));
+                    }
+                    _ => {}
                 }
                 if self.relinquished {
                     return Err("allocation after relinquish_alloc_permit".to_string());
@@ -90,34 +110,41 @@ impl Allocations {
                     _ => Ok(()),
                 }
             }
-            Request::Dealloc(column, columns)
-                if !self.live.iter().any(|live| (live.column, live.columns) == (column, columns)) =>
-            {
-                Err(format!("columns {column}..{} are not what one alloc returned", column + columns))
+            Request::Dealloc(range) if !self.live.iter().any(|live| live.range == range) => {
+                let Range { column, columns, exclusive } = range;
+                let same = |live: &Live| live.range == Range { exclusive: !exclusive, ..range };
+                let end = column + columns;
+                Err(match (self.live.iter().any(same), exclusive) {
+                    (false, _) => format!("columns {column}..{end} are not what one alloc returned"),
+                    (true, true) => format!("columns {column}..{end} were allocated without .exclusive"),
+                    (true, false) => format!("columns {column}..{end} were allocated with .exclusive"),
+                })
             }
             _ => Ok(()),
         }
     }
 }
 
-fn op(group: u32, action: Action) -> Op {
-    Op::Tcgen05(Box::new(Tcgen05Op::Allocation(AllocationOp { group, action })))
+fn op(decoder: &Decoder<'_>, instruction: &Instruction, action: Action) -> Op {
+    let most = if decoder.target == Target::Sm107 { COLUMNS } else { SHARED_COLUMNS };
+    let exclusive = instruction.has("exclusive").then_some(most);
+    Op::Tcgen05(Box::new(Tcgen05Op::Allocation(AllocationOp { group: group_of(instruction), exclusive, action })))
 }
 
 pub(super) fn decode_alloc(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let address = decoder.address(&instruction.operands[0])?;
     let space = shared::space_of(instruction);
     let columns = decoder.src32(&instruction.operands[1])?;
-    Ok(op(group_of(instruction), Action::Alloc { address, space, columns }))
+    Ok(op(decoder, instruction, Action::Alloc { address, space, columns }))
 }
 
 pub(super) fn decode_dealloc(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let (address, columns) = (decoder.src32(&instruction.operands[0])?, decoder.src32(&instruction.operands[1])?);
-    Ok(op(group_of(instruction), Action::Dealloc { address, columns }))
+    Ok(op(decoder, instruction, Action::Dealloc { address, columns }))
 }
 
-pub(super) fn decode_relinquish(_: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
-    Ok(op(group_of(instruction), Action::Relinquish))
+pub(super) fn decode_relinquish(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
+    Ok(op(decoder, instruction, Action::Relinquish))
 }
 
 /// Executes an instruction for the whole warp.
@@ -134,9 +161,13 @@ pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Al
         if lanes.iter().all(|&v| v == lanes[0]) { Ok(lanes[0]) } else { Err(format!("{what} differs between lanes")) }
     };
     let request = match op.action {
-        Action::Alloc { columns, .. } => uniform(columns, "the number of columns").map(Request::Alloc),
-        Action::Dealloc { address, columns } => uniform(address, "the address")
-            .and_then(|address| Ok(Request::Dealloc(address, uniform(columns, "the number of columns")?))),
+        Action::Alloc { columns, .. } => {
+            uniform(columns, "the number of columns").map(|columns| Request::Alloc { columns, exclusive: op.exclusive })
+        }
+        Action::Dealloc { address, columns } => uniform(address, "the address").and_then(|column| {
+            let columns = uniform(columns, "the number of columns")?;
+            Ok(Request::Dealloc(Range { column, columns, exclusive: op.exclusive.is_some() }))
+        }),
         Action::Relinquish => Ok(Request::Relinquish),
     };
     let request = request.map_err(|message| fail(machine, message))?;
@@ -177,11 +208,11 @@ fn grant(machine: &mut Cluster, by: Actor, ranks: &[u32], request: Request) -> R
         }
     }
     let column = match request {
-        Request::Alloc(columns) => match free_columns(machine, ranks, columns) {
+        Request::Alloc { columns, exclusive } => match free_columns(machine, ranks, columns, exclusive.is_some()) {
             Some(column) => column,
             None => return Ok(None),
         },
-        Request::Dealloc(column, _) => column,
+        Request::Dealloc(range) => range.column,
         Request::Relinquish => 0,
     };
     for &r in ranks {
@@ -193,14 +224,19 @@ fn grant(machine: &mut Cluster, by: Actor, ranks: &[u32], request: Request) -> R
     Ok(Some(column))
 }
 
-/// First column of a free run in all CTAs.
-fn free_columns(machine: &mut Cluster, ranks: &[u32], columns: u32) -> Option<u32> {
-    (0..=COLUMNS - columns).step_by(32).find(|&first| {
+/// First column of a free run in all CTAs. What is exclusive wants all columns free, and lets none be granted beside it.
+fn free_columns(machine: &mut Cluster, ranks: &[u32], columns: u32, exclusive: bool) -> Option<u32> {
+    let mut free = |from: u32, to: u32| {
         ranks.iter().all(|&rank| {
-            let owner = &memory(machine, rank).owner;
-            owner[first as usize..(first + columns) as usize].iter().all(|&id| id == 0)
+            let tensor = memory(machine, rank);
+            let taken = tensor.state.allocation.live.iter().any(|live| live.range.exclusive);
+            !taken && tensor.owner[from as usize..to as usize].iter().all(|&id| id == 0)
         })
-    })
+    };
+    if exclusive {
+        return free(0, COLUMNS).then_some(0);
+    }
+    (0..=SHARED_COLUMNS - columns).step_by(32).find(|&first| free(first, first + columns))
 }
 
 /// Performs a request on one CTA, for its own half of a pair instruction or for `by`.
@@ -210,15 +246,15 @@ fn apply(machine: &mut Cluster, rank: u32, request: Request, column: u32, by: Ac
     let state = &mut tensor.state.allocation;
     let by = state.waiting.take().map_or(by, |(_, half)| half);
     let (columns, owner) = match request {
-        Request::Alloc(columns) => {
-            state.live.push(Live { column, columns, by });
+        Request::Alloc { columns, exclusive } => {
+            state.live.push(Live { range: Range { column, columns, exclusive: exclusive.is_some() }, by });
             state.latest = Some(columns);
             (columns, state.live.len() as u32)
         }
-        Request::Dealloc(_, columns) => {
-            state.live.retain(|live| (live.column, live.columns) != (column, columns));
-            observe_free(machine, &by, column, columns);
-            (columns, 0)
+        Request::Dealloc(range) => {
+            state.live.retain(|live| live.range != range);
+            observe_free(machine, &by, column, range.columns);
+            (range.columns, 0)
         }
         Request::Relinquish => {
             state.relinquished = true;

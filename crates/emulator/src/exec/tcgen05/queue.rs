@@ -13,9 +13,10 @@ use crate::decode::{Addr, Decoder, Refusal};
 use crate::exec::Op;
 use crate::exec::memory as shared;
 use crate::exec::memory::MemorySpace;
+use crate::exec::multicast::{self, Multicast};
 use crate::exec::operand_tile::Issuer;
 use crate::finding::Kind;
-use crate::machine::{Cluster, Fault, Outcome, R32, Warp};
+use crate::machine::{Cluster, Fault, Outcome, Warp};
 use crate::memory::Space;
 use crate::parse::ast::Instruction;
 
@@ -149,16 +150,13 @@ pub struct CommitOp {
     address: Addr,
     space: MemorySpace,
     /// Mask of CTAs of the multicast form.
-    multicast: Option<R32>,
+    multicast: Option<Multicast>,
 }
 
 pub(super) fn decode_commit(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {
     let address = decoder.address(&instruction.operands[0])?;
-    let multicast = match (instruction.has("multicast::cluster"), instruction.operands.get(1)) {
-        (true, Some(mask)) => match decoder.src(mask, crate::isa::Type::B16)? {
-            crate::machine::Reg::R32(mask) => Some(mask),
-            _ => return Refusal::invalid("expected a 16-bit mask"),
-        },
+    let multicast = match (multicast::asked(instruction), instruction.operands.get(1)) {
+        (true, Some(mask)) => Some(Multicast::decode(decoder, instruction, mask)?),
         (false, None) => None,
         _ => return Refusal::invalid("the mask goes with .multicast::cluster"),
     };
@@ -178,13 +176,13 @@ pub(super) fn issue_commit(machine: &mut Cluster, warp: &mut Warp, mask: u32, op
     }
     let barriers: Vec<u32> = match op.multicast {
         None => vec![address],
-        Some(reg) => {
-            let selected = warp.regs.get::<u32>(reg)[lane] & 0xffff;
+        Some(mask) => {
+            let selected = mask.masks(warp)[lane];
             let size = machine.ctas.len() as u32;
-            if selected == 0 || selected >> size != 0 {
+            if selected == 0 || u64::from(selected) >> size != 0 {
                 return Err(fail(machine, format!("mask {selected:#06x} does not name CTAs of a cluster of {size}")));
             }
-            (0..size).filter(|rank| selected >> rank & 1 != 0).map(|rank| rank << 24 | address & 0xff_ffff).collect()
+            multicast::addresses(address, selected).collect()
         }
     };
     Ok(push(machine, warp, mask, Work::Commit(barriers), Vec::new()))

@@ -5,7 +5,7 @@ use crate::exec::bulk_copy::reduce_global;
 use crate::exec::copy_groups::Family;
 use crate::exec::reduction::Reduction;
 use crate::exec::transfer::{self, Data};
-use crate::exec::{lanes, mbarrier};
+use crate::exec::{lanes, mbarrier, multicast};
 use crate::finding::Kind;
 use crate::layout::box_walk::Run;
 use crate::layout::tensor_map::Map;
@@ -30,7 +30,7 @@ pub(super) struct TensorCopy {
     pub(super) four_rows: bool,
     pub(super) shared: u32,
     pub(super) barrier: u32,
-    pub(super) mask: Option<u16>,
+    pub(super) mask: Option<u32>,
     pub(super) pair: bool,
 }
 
@@ -49,7 +49,7 @@ impl TensorCopy {
     /// signalled whose rank has the parity of the barrier's.
     pub(super) fn targets(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let Self { shared, barrier, pair, .. } = *self;
-        let ranks = self.mask.map_or(1 << Cluster::rank_of(shared), u32::from);
+        let ranks = self.mask.unwrap_or(multicast::only(shared));
         lanes(ranks).map(move |rank| {
             let rank = rank as u32;
             let signalled = if pair { rank & !1 | Cluster::rank_of(barrier) & 1 } else { rank };

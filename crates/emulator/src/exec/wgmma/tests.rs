@@ -22,7 +22,7 @@ impl Cta<'_> {
     pub(crate) fn text(&self, body: &str) -> String {
         let bytes = self.image.len().next_multiple_of(16 * self.threads as usize);
         let mut text = format!(
-            ".version 9.2\n.target {}\n.address_size 64\n.visible .entry k(.param .u64 image, .param .u64 in, .param .u64 out) {{\n\
+            ".version 9.4\n.target {}\n.address_size 64\n.visible .entry k(.param .u64 image, .param .u64 in, .param .u64 out) {{\n\
              .reg .b32 %o<256>; .reg .b32 %in<256>; .reg .b32 %t<64>; .reg .b64 %g<16>; .reg .b32 %tile, %tid; .reg .pred %p<8>;\n\
              .reg .b64 %w<32>;\n.shared .align 1024 .b8 tile[{}];\n\
              mov.u32 %tile, tile; mov.u32 %tid, %tid.x;\n\

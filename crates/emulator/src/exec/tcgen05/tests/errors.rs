@@ -41,6 +41,44 @@ fn allocation_rules() {
 }
 
 #[test]
+fn exclusive_allocations() {
+    let prelude = ".shared .align 4 .b32 slot; setp.lt.u32 %p2, %tid, 32;";
+    let alloc =
+        |n| format!("@%p2 tcgen05.alloc.exclusive.cta_group::1.sync.aligned.shared::cta.b32 [slot], {n}; bar.sync 0;");
+    let plain = "@%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; bar.sync 0;";
+    let free = |n, how| {
+        format!(
+            "ld.shared.b32 %t20, [slot]; bar.sync 0; @%p2 tcgen05.dealloc{how}.cta_group::1.sync.aligned.b32 %t20, {n};"
+        )
+    };
+    let first_of = |target, body: &str| {
+        let (report, _) = run(&cta(target, &[0; 16384], 1), body);
+        let finding = report.findings.iter().find(|f| !f.warning);
+        finding.map_or((None, String::new()), |f| (Some(f.kind), f.message.clone()))
+    };
+    let expect = |target, body: String, kind, part: &str| {
+        let (got, message) = first_of(target, &body);
+        assert!(got == kind && message.contains(part), "expected {kind:?} with {part:?}, got {got:?}: {message}");
+    };
+    let t = Some(Kind::TensorMemory);
+    let all = format!("{prelude} {} {}", alloc(576), free(576, ".exclusive"));
+    expect(Target::Sm107, all.clone(), None, "");
+    expect(Target::Sm100, all, t, "32..=512, got 576");
+    expect(Target::Sm100, format!("{prelude} {} {}", alloc(96), free(96, ".exclusive")), None, "");
+    expect(Target::Sm107, format!("{prelude} {}", alloc(40)), t, "multiple of 32");
+    expect(Target::Sm107, format!("{prelude} {} {}", alloc(64), free(64, "")), t, "with .exclusive");
+    expect(Target::Sm107, format!("{prelude} {plain} {}", free(32, ".exclusive")), t, "without .exclusive");
+    expect(Target::Sm107, format!("{prelude} {plain} {}", alloc(32)), Some(Kind::Deadlock), "tensor memory");
+    expect(Target::Sm107, format!("{prelude} {} {plain}", alloc(32)), Some(Kind::Deadlock), "tensor memory");
+    // The last columns hold values.
+    let store =
+        "@%p2 add.u32 %t22, %t22, 575; @%p2 mov.b32 %t1, 7; @%p2 tcgen05.st.sync.aligned.32x32b.x1.b32 [%t22], {%t1};
+        @%p2 tcgen05.wait::st.sync.aligned; bar.sync 0;";
+    let body = format!("{prelude} {} ld.shared.b32 %t22, [slot]; {store} {}", alloc(576), free(576, ".exclusive"));
+    expect(Target::Sm107, body, None, "");
+}
+
+#[test]
 fn a_leak_names_the_allocation() {
     let body = ".shared .align 4 .b32 slot; setp.lt.u32 %p2, %tid, 32;\n\
                 @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;";
@@ -131,7 +169,11 @@ fn refused_forms() {
         (Target::Sm100, "tcgen05.mma.cta_group::1.kind::i8 [%t20], %w0, %w0, %t25, %p4, 2;", "not established"),
         (Target::Sm100, "tcgen05.mma.cta_group::1.kind::f16.ashift [%t20], [%t20], %w0, %t25, %p4;", "ashift"),
         (Target::Sm100, "tcgen05.mma.sp.cta_group::1.kind::f16 [%t20], %w0, %w0, [%t20], %t25, %p4;", "sparse"),
-        (Target::Sm107, "tcgen05.alloc.exclusive.cta_group::1.sync.aligned.shared::cta.b32 [%t0], 32;", "exclusive"),
+        (
+            Target::Sm107,
+            "tcgen05.commit.cta_group::1.mbarrier::arrive::one.sync_restrict::shared::read::mma::a.shared::cluster.b64 [%t0];",
+            "sync_restrict",
+        ),
         (Target::Sm90, "tcgen05.wait::ld.sync.aligned;", "does not have"),
     ];
     for (target, text, part) in cases {
