@@ -57,6 +57,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
 
 /// Runs the inputs of a file with every optional output, and judges them where the file has a golden.
 fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
+    if let Some(of) = file.metadata.get("op").filter(|of| *of != I::OPERATION.name()) {
+        anyhow::bail!(
+            "input: expected a file of the operation {}, got one whose metadata says op = {of:?}",
+            I::OPERATION
+        );
+    }
     let device = &opened.device;
     let inputs = I::from_file(file)?.complete();
     let planned = inputs.plan(device)?;
@@ -178,6 +184,18 @@ mod tests {
         assert!(!report.failed && report.text.contains("24576 of 24576 bytes are right"), "{}", report.text);
         let error = main(&of(Operation::GqaDecode)).err().unwrap().to_string();
         assert_eq!(error, "debug-pages: expected the operation nvfp4_context, got gqa_decode");
+    }
+
+    #[test]
+    fn a_file_of_another_operation_is_refused() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gqa_decode/one_key.safetensors");
+        let of = |operation| Args { operation, ..args(golden.clone(), None) };
+        assert!(!main(&of(Operation::GqaDecode)).unwrap().failed);
+        let error = main(&of(Operation::Gdn)).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "input: expected a file of the operation gdn, got one whose metadata says op = \"gqa_decode\""
+        );
     }
 
     #[test]

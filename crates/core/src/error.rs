@@ -1,5 +1,6 @@
 //! The error type of every Bakewell crate.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::{Arch, Operation};
@@ -157,25 +158,40 @@ impl Error {
         Error::Argument { argument, property, expected: expected.to_string(), given: given.to_string() }
     }
 
-    /// [`Error::NoProgram`]; `available` may repeat itself, and be empty.
+    /// [`Error::NoProgram`]; `available` may repeat itself, and be empty. The message shows those that share most words
+    /// with `wanted`, and counts the others.
     pub fn no_program(
         operation: Operation,
         arch: Arch,
         wanted: impl ToString,
         available: impl IntoIterator<Item = String>,
     ) -> Error {
-        let available: BTreeSet<String> = available.into_iter().collect();
-        let available = match available.is_empty() {
-            true => "none".to_owned(),
-            false => available.into_iter().collect::<Vec<_>>().join("; "),
+        let wanted = wanted.to_string();
+        let asked = words(&wanted).collect::<BTreeSet<_>>();
+        let distinct: BTreeSet<String> = available.into_iter().collect();
+        let mut available: Vec<String> = distinct.into_iter().collect();
+        available.sort_by_key(|text| Reverse(words(text).filter(|word| asked.contains(word)).count()));
+        let more = available.len().saturating_sub(SHOWN_PROGRAMS);
+        available.truncate(SHOWN_PROGRAMS);
+        let available = match (available.is_empty(), more) {
+            (true, _) => "none".to_owned(),
+            (false, 0) => available.join("; "),
+            (false, more) => format!("{}; and {more} more", available.join("; ")),
         };
-        Error::NoProgram { operation, arch, wanted: wanted.to_string(), available }
+        Error::NoProgram { operation, arch, wanted, available }
     }
 
     /// [`Error::Argument`] about a value.
     pub fn value(argument: &'static str, expected: impl ToString, given: impl ToString) -> Error {
         Error::argument(argument, Property::Value, expected, given)
     }
+}
+
+/// Programs that [`Error::no_program`] names.
+const SHOWN_PROGRAMS: usize = 4;
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split([' ', ',', '_']).filter(|word| !word.is_empty())
 }
 
 fn list(arches: &[Arch]) -> String {
@@ -205,6 +221,14 @@ mod tests {
         let there = ["b", "a", "b"].map(str::to_owned);
         let error = Error::no_program(Operation::GqaDecode, Arch::Sm90, "group_size 5", there);
         assert_eq!(error.to_string(), "gqa_decode on sm90: no program for group_size 5; there is a; b");
+        let there = [1, 4, 8].map(|group| [64, 128].map(|dim| format!("group_size {group}, head_dim {dim}, f16")));
+        let wanted = "group_size 8, head_dim 256, f16";
+        let error = Error::no_program(Operation::GqaDecode, Arch::Sm90, wanted, there.into_iter().flatten());
+        assert_eq!(
+            error.to_string(),
+            "gqa_decode on sm90: no program for group_size 8, head_dim 256, f16; there is group_size 8, head_dim 128, f16; \
+             group_size 8, head_dim 64, f16; group_size 1, head_dim 128, f16; group_size 1, head_dim 64, f16; and 2 more"
+        );
         let error = Error::no_program(Operation::Gdn, Arch::Sm90, "any problem", []);
         assert_eq!(error.to_string(), "gdn on sm90: no program for any problem; there is none");
         let error =
