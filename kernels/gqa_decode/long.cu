@@ -11,8 +11,8 @@
 
 #include "../device/bulk_copy.cuh"
 #include "../device/cluster.cuh"
-#include "../device/pdl.cuh"
 #include "../device/ring.cuh"
+#include "early_request.cuh"
 #include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
@@ -161,10 +161,7 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     __syncwarp();
     // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
     cluster_arrive_relaxed();
-    if constexpr (S::pdl) {
-        launch_dependents();
-        wait_for_prerequisites();
-    }
+    wait_for_earlier_grids(params, work, warp, lane);
     const int32_t length = params.sequence_lengths[work.request];
     __syncthreads();
     const uint32_t tiles = (static_cast<uint32_t>(length) + S::tile_keys - 1) / S::tile_keys;

@@ -27,7 +27,7 @@ using MergeOf = MergeMap<S::consumer_warps, S::group_size, S::head_dim>;
 template <class S>
 __device__ Attention<S> attention_of(const Params& params, Work<S> work, int lane) {
     static_assert(S::group_size <= 8, "the heads of a group are the columns of one product");
-    const char* rows = static_cast<const char*>(params.q) + work.query_head(params) * Work<S>::row_bytes;
+    const char* rows = work.queries(params);
     return Attention<S>(lane, params.scale_log2, [&](int head, int vector) {
         return reinterpret_cast<const uint4*>(rows + head * Work<S>::row_bytes)[vector];
     });

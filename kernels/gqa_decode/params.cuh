@@ -1,9 +1,12 @@
-// The parameter block of both kernels. Offsets are those of `bakewell_core::schedule::gqa_decode::PARAMS`.
+// The parameter block of the kernels. Offsets are those of `bakewell_core::schedule::gqa_decode::PARAMS`.
 #pragma once
 
 #include <cstdint>
 
 namespace bakewell {
+
+// A warp asks for K and V of so many tiles, for the queries and for the length.
+constexpr int most_early_tiles = 15;
 
 struct Params {
     const void* q;                     // [batch, kv_heads * group_size, head_dim]
@@ -19,6 +22,7 @@ struct Params {
     uint32_t kv_heads;                 // = gridDim.z
     uint32_t splits;                   // CTAs per request and KV head, a multiple of the cluster size; = gridDim.y
     float scale_log2;                  // q_scale / (sqrt(head_dim) * ln 2)
+    uint32_t early_tiles;              // tiles of a split asked for before earlier grids end, at most `most_early_tiles`
 };
 
 } // namespace bakewell

@@ -11,7 +11,7 @@
 
 #include "../device/cluster.cuh"
 #include "../device/early_load.cuh"
-#include "../device/pdl.cuh"
+#include "early_request.cuh"
 #include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
@@ -68,6 +68,9 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     extern __shared__ __align__(128) char shared_bytes[];
     static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
     auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
+    const auto work = Work<S>::of_this_cta();
+    const uint32_t warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
 
     if (threadIdx.x == 0) {
         shared.init();
@@ -75,14 +78,9 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     __syncwarp();
     // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
     cluster_arrive_relaxed();
-    if constexpr (S::pdl) {
-        launch_dependents();
-        wait_for_prerequisites();
-    }
-    const auto work = Work<S>::of_this_cta();
-    const uint32_t warp = threadIdx.x / 32;
+    wait_for_earlier_grids(params, work, warp, lane);
     const int32_t length = params.sequence_lengths[work.request];
-    Attention<S> attention = attention_of<S>(params, work, threadIdx.x % 32);
+    Attention<S> attention = attention_of<S>(params, work, lane);
     attend(params, work, length, attention, warp);
     attention.store(shared.warps, warp);
     cluster_wait();

@@ -30,6 +30,11 @@ struct Work {
     // Index of the group's first query head in [request, query head].
     __device__ size_t query_head(const Params& params) const { return head(params) * S::group_size; }
 
+    // First row of the group's queries.
+    __device__ const char* queries(const Params& params) const {
+        return static_cast<const char*>(params.q) + query_head(params) * row_bytes;
+    }
+
     // First row of K or V of this head.
     __device__ const char* keys(const Params& params) const {
         const size_t plane = static_cast<size_t>(request) * 2 * params.kv_heads + kv_head;

@@ -56,7 +56,7 @@ fn gqa_decode_in_clusters() {
         unseen(Kind::Fence, "fence.proxy.async", 1, LAST_TILE),
         unseen(Kind::Arrival, "mbarrier.arrive", 1, LAST_TILE),
     ];
-    decode(Arch::Sm100, "sm100/gqa_decode-long_k128_w8_g4_d128_f16", &one_head(6000, None), unseen);
+    decode(Arch::Sm100, "sm100/gqa_decode-long_k128_w8_g4_d128_f16", &one_head(6700, None), unseen);
 }
 
 /// Two tiles on one CTA, so that everything is used again; more rows than one half of a tile has.

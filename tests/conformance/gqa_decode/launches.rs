@@ -71,6 +71,7 @@ fn the_parameter_block_says_what_was_bound() {
     let scale = 0.75 / 128f64.sqrt() * std::f64::consts::LOG2_E;
     let given = f64::from(f32::from_bits(u32_at(88)));
     assert!((given / scale - 1.0).abs() <= 2f64.powi(-24), "{given} for {scale}");
+    assert_eq!(u32_at(92), decision.early_tiles);
     assert_eq!(params.len(), 96);
 }
 

@@ -2,7 +2,7 @@
 
 use bakewell::gqa_decode::{Decision, GqaDecode, consider, decide};
 use bakewell::schedule::Schedule;
-use bakewell::schedule::gqa_decode::REQUESTABLE_SPLITS;
+use bakewell::schedule::gqa_decode::{MOST_EARLY_TILES, REQUESTABLE_SPLITS};
 use bakewell::workspace::WORKSPACE_ALIGNMENT;
 use bakewell::{Arch, DType, Error};
 use bakewell_tests::plans::{self, SM_COUNTS, architectures, planned_or_refused, size};
@@ -66,6 +66,7 @@ fn limits_of_the_architecture_are_respected() {
         launch.validate(decision.arch).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(launch.dynamic_shared_bytes <= limits.shared_bytes_per_cta, "{what}");
         assert_eq!(launch.cluster, [1, decision.cluster, 1], "{what}");
+        assert!(decision.early_tiles <= MOST_EARLY_TILES, "{what}");
         assert!(decision.cluster.is_power_of_two() && decision.splits.is_multiple_of(decision.cluster), "{what}");
         if let Some(requested) = problem.num_splits {
             assert_eq!(decision.splits, requested, "{what}");

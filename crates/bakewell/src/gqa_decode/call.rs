@@ -147,6 +147,7 @@ fn params(
         .u64("capacity", problem.capacity)?
         .u32("kv_heads", config.grid[2])?
         .u32("splits", decision.splits)?
-        .f32("scale_log2", scale_log2 as f32)?;
+        .f32("scale_log2", scale_log2 as f32)?
+        .u32("early_tiles", decision.early_tiles)?;
     block.finish()
 }

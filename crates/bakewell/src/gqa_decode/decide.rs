@@ -23,6 +23,8 @@ pub struct Decision {
     pub splits: u32,
     /// CTAs of a cluster.
     pub cluster: u32,
+    /// Tiles of each split that the L2 is asked for while earlier grids still run.
+    pub early_tiles: u32,
     /// Geometry; `None` for an empty problem, which launches nothing.
     pub launch: Option<LaunchConfig>,
     /// `partial_out`, `partial_max`, `partial_sum` and `completed` where clusters merge through global memory.
@@ -111,6 +113,7 @@ pub fn decide(problem: &GqaDecode, architecture: &'static Architecture, sm_count
         schedule,
         splits,
         cluster,
+        early_tiles: route.then.early_tiles,
         launch: geometry(problem, architecture.arch, schedule, cluster, splits)?,
         workspace: workspace(problem, splits / cluster)?,
         copies: Vec::new(),

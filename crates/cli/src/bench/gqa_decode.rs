@@ -149,7 +149,7 @@ impl super::measure::Shape for Shape {
     }
 
     fn geometry(decision: &Decision) -> Vec<(&'static str, u32)> {
-        vec![("splits", decision.splits), ("cluster", decision.cluster)]
+        vec![("splits", decision.splits), ("cluster", decision.cluster), ("early_tiles", decision.early_tiles)]
     }
 }
 

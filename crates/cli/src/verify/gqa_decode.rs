@@ -60,11 +60,12 @@ fn missing(known: &[GqaDecode], architecture: &'static Architecture, sm_count: u
 /// Problems of a schedule's shape, one in each corner of the route tables: few and many keys, few and many requests.
 fn probes(schedule: &Schedule) -> Vec<Generated> {
     let many = |capacity: i32, requests: i32| (capacity, (0..requests).map(|i| i * 7 % (capacity + 1)).collect());
-    let corners: [(i32, Vec<i32>); 8] = [
+    let corners: [(i32, Vec<i32>); 9] = [
         (40, vec![33]),
         (120, vec![117]),
         (300, vec![299, 1]),
         (3000, vec![2100]),
+        (7000, vec![1500]),
         many(48, 140),
         many(200, 70),
         many(256, 512),

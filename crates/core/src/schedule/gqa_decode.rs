@@ -84,6 +84,7 @@ pub const PARAMS: ParamLayout = ParamLayout {
         ParamField { name: "kv_heads", kind: ParamKind::U32 },
         ParamField { name: "splits", kind: ParamKind::U32 },
         ParamField { name: "scale_log2", kind: ParamKind::F32 },
+        ParamField { name: "early_tiles", kind: ParamKind::U32 },
     ],
 };
 
@@ -264,8 +265,8 @@ impl Schedule for GqaDecode {
 
     fn required_opcodes(&self) -> &'static [&'static str] {
         match self.family {
-            Family::Short | Family::Stream => &["LDG.E", "HMMA"],
-            Family::Long => &["UBLKCP", "SYNCS", "HMMA"],
+            Family::Short | Family::Stream => &["LDG.E", "HMMA", "CCTL.E.PF2"],
+            Family::Long => &["UBLKCP", "SYNCS", "HMMA", "CCTL.E.PF2"],
         }
     }
 }
@@ -302,7 +303,12 @@ pub struct Choice {
     pub cluster: u32,
     /// Splits that merge through global partials.
     pub splits: Splits,
+    /// Tiles of each split that the L2 is asked for while earlier grids still run, up to [`MOST_EARLY_TILES`].
+    pub early_tiles: u32,
 }
+
+/// A warp asks for K and V of so many tiles, for the queries and for the length.
+pub const MOST_EARLY_TILES: u32 = 15;
 
 /// How many global splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,10 +328,10 @@ pub enum Splits {
 
 /// Routes of devices with a hundred SMs and more, as measured on an H200 with 132.
 ///
-/// Few rows: clusters of 8 or 4 CTAs share a row and merge without global memory. From 64 rows on a CTA per row fills
-/// the device, and from about 250 MB of cache on the rate of DRAM is all that counts: `stream`, or where rows of up to
-/// 2048 keys come in four waves and more, `stream_w5`. A row whose
-/// schedule is not compiled for a shape is passed over. Record: `docs/measurements/`.
+/// Above 132 rows come waves: `stream` where they fill the device, more splits where the last would be nearly empty,
+/// `stream_w5` where there are four and more of up to 2048 keys. Below, clusters share a row and merge without global
+/// memory while rows are short, and splits that fill the device read long ones. A row whose schedule is not compiled for
+/// a shape is passed over. Record: `docs/measurements/`.
 pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const SHORT: &str = GqaDecode::SHORT.name;
     const K64: &str = GqaDecode::LONG_K64.name;
@@ -333,33 +339,53 @@ pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const K128_W8: &str = GqaDecode::LONG_K128_W8.name;
     const STREAM: &str = GqaDecode::STREAM.name;
     const STREAM_W5: &str = GqaDecode::STREAM_W5.name;
+    const ONE: Splits = Splits::Fixed(1);
     const FILL: Splits = Splits::Fill { ctas_per_sm: 1, min_keys: 128, max: 16 };
     use facts::{CAPACITY, REQUESTED_SPLITS, ROWS};
 
     &[
-        row(&[Bound::from(REQUESTED_SPLITS, 1)], K128, 1, Splits::Fixed(1)),
-        row(&[Bound::up_to(CAPACITY, 64), Bound::from(ROWS, 133)], SHORT, 1, Splits::Fixed(1)),
-        row(&[Bound::up_to(CAPACITY, 64)], K64, 1, Splits::Fixed(1)),
-        row(&[Bound::up_to(CAPACITY, 64)], SHORT, 1, Splits::Fixed(1)),
-        row(&[Bound::from(ROWS, 512), Bound::within(CAPACITY, 256, 2048)], STREAM_W5, 1, Splits::Fixed(1)),
-        row(&[Bound::from(ROWS, 128), Bound::from(CAPACITY, 512)], STREAM, 1, FILL),
-        row(&[Bound::from(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 2, FILL),
-        row(&[Bound::up_to(ROWS, 16), Bound::from(CAPACITY, 32_768)], STREAM, 2, FILL),
-        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 128)], K128, 1, Splits::Fixed(1)),
-        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 2048)], K64, 8, Splits::Fixed(1)),
-        row(&[Bound::up_to(ROWS, 16), Bound::up_to(CAPACITY, 2048)], K64, 4, Splits::Fixed(1)),
-        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 4096)], K128_W8, 1, Splits::Fixed(8)),
-        row(&[Bound::up_to(ROWS, 8), Bound::up_to(CAPACITY, 8192)], K128_W8, 8, Splits::Fixed(1)),
-        row(&[Bound::up_to(ROWS, 16)], K128, 2, Splits::Fixed(8)),
-        row(&[Bound::up_to(ROWS, 63)], K128, 2, Splits::Fixed(1)),
-        row(&[Bound::equal(ROWS, 64), Bound::within(CAPACITY, 512, 2047)], K128, 2, Splits::Fixed(1)),
-        row(&[], K128, 1, Splits::Fixed(1)),
+        row(&[Bound::from(REQUESTED_SPLITS, 1)], K128, 1, ONE),
+        row(&[Bound::up_to(CAPACITY, 64), Bound::within(ROWS, 17, 132)], K64, 1, ONE),
+        row(&[Bound::up_to(CAPACITY, 64)], SHORT, 1, ONE),
+        row(&[Bound::from(ROWS, 512), Bound::within(CAPACITY, 256, 2048)], STREAM_W5, 1, ONE),
+        row(&[Bound::within(ROWS, 133, 170), Bound::from(CAPACITY, 1024)], STREAM_W5, 1, Splits::Fixed(3)),
+        row(&[Bound::within(ROWS, 171, 210), Bound::from(CAPACITY, 1024)], STREAM, 2, ONE),
+        row(&[Bound::from(ROWS, 128), Bound::from(CAPACITY, 512)], STREAM, 1, ONE),
+        row(&[Bound::within(ROWS, 91, 127), Bound::from(CAPACITY, 4096)], STREAM, 2, ONE),
+        row(&[Bound::within(ROWS, 65, 90), Bound::from(CAPACITY, 2048)], K128, 2, ONE),
+        row(&[Bound::within(ROWS, 65, 127), Bound::from(CAPACITY, 1024)], STREAM, 1, ONE),
+        with_early_tiles(2, row(&[Bound::equal(ROWS, 64), Bound::from(CAPACITY, 2048)], STREAM, 2, ONE)),
+        row(&[Bound::equal(ROWS, 64), Bound::from(CAPACITY, 512)], K128, 2, ONE),
+        row(&[Bound::from(ROWS, 64)], K128, 1, ONE),
+        row(&[Bound::from(ROWS, 45), Bound::from(CAPACITY, 16_384)], STREAM, 1, Splits::Fixed(4)),
+        row(&[Bound::from(ROWS, 45), Bound::from(CAPACITY, 2048)], STREAM, 2, ONE),
+        row(&[Bound::from(ROWS, 31), Bound::from(CAPACITY, 4096)], STREAM, 1, FILL),
+        row(&[Bound::from(ROWS, 17), Bound::from(CAPACITY, 8192)], STREAM, 1, FILL),
+        row(&[Bound::from(ROWS, 33), Bound::up_to(CAPACITY, 2047)], K64, 2, ONE),
+        row(&[Bound::within(ROWS, 17, 30)], K64, 4, ONE),
+        row(&[Bound::from(ROWS, 17)], K128, 2, ONE),
+        row(&[Bound::from(ROWS, 9), Bound::from(CAPACITY, 6144)], STREAM, 1, FILL),
+        row(&[Bound::from(ROWS, 9), Bound::from(CAPACITY, 2049)], K128, 1, Splits::Fixed(8)),
+        row(&[Bound::from(ROWS, 9)], K64, 4, ONE),
+        with_early_tiles(2, row(&[Bound::from(CAPACITY, 16_384)], STREAM, 2, FILL)),
+        row(&[Bound::from(CAPACITY, 8193)], STREAM, 2, FILL),
+        row(&[Bound::from(CAPACITY, 6657)], K128_W8, 8, ONE),
+        row(&[Bound::from(CAPACITY, 5632)], STREAM, 2, FILL),
+        row(&[Bound::from(CAPACITY, 2049)], K128, 1, Splits::Fixed(8)),
+        row(&[Bound::from(CAPACITY, 129)], K64, 8, ONE),
+        row(&[], K128, 1, ONE),
     ]
 };
 
-/// A row of a route table.
+/// A row of a route table; one tile of each split is asked for early.
 pub const fn row(when: &'static [Bound], schedule: &'static str, cluster: u32, splits: Splits) -> Route<Choice> {
-    Route { when, then: Choice { schedule, cluster, splits } }
+    Route { when, then: Choice { schedule, cluster, splits, early_tiles: 1 } }
+}
+
+/// The row with another number of early tiles; more than [`MOST_EARLY_TILES`] fail to compile in a constant.
+pub const fn with_early_tiles(early_tiles: u32, row: Route<Choice>) -> Route<Choice> {
+    assert!(early_tiles <= MOST_EARLY_TILES);
+    Route { then: Choice { early_tiles, ..row.then }, ..row }
 }
 
 impl Choice {
@@ -371,7 +397,7 @@ impl Choice {
                 format!("splits of at least {min_keys} keys, at most {max}, for {ctas_per_sm} CTAs per SM")
             }
         };
-        format!("clusters of {}, {splits}", self.cluster)
+        format!("clusters of {}, {splits}, early tiles {}", self.cluster, self.early_tiles)
     }
 
     /// Global splits for `rows` (request, KV head) pairs of `capacity` keys on `sm_count` SMs.
@@ -426,6 +452,7 @@ mod tests {
             schedule: "long",
             cluster,
             splits: Splits::Fill { ctas_per_sm, min_keys, max },
+            early_tiles: 1,
         };
         assert_eq!(fill(1, 1, 64, 64).global_splits(8, 131_072, 132), 16, "132 / 8 rows");
         assert_eq!(fill(1, 2, 64, 64).global_splits(8, 131_072, 132), 33);
