@@ -180,6 +180,15 @@ fn element_types() {
     refused_backward("dht", Property::DType, |t, args| {
         args.dht = Some(t.view("dht", DType::Bf16, &[2, 4, 128, 128]));
     });
+    refused("ht", Property::DType, |t, args| args.ht = Some(t.view("ht", DType::Bf16, &[2, 4, 128, 128])));
+    refused_backward("dq", Property::DType, |t, args| args.dq = t.view("dq", DType::F32, &[1, 7, 2, 128]));
+    refused_backward("dk", Property::DType, |t, args| args.dk = t.view("dk", DType::F32, &[1, 7, 2, 128]));
+    refused_backward("dv", Property::DType, |t, args| args.dv = t.view("dv", DType::F32, &[1, 7, 4, 128]));
+    refused_backward("dg", Property::DType, |t, args| args.dg = Some(t.view("dg", DType::Bf16, &[1, 7, 4])));
+    refused_backward("dbeta", Property::DType, |t, args| args.dbeta = t.view("dbeta", DType::Bf16, &[1, 7, 4]));
+    refused_backward("dh0", Property::DType, |t, args| {
+        args.dh0 = Some(t.view("dh0", DType::Bf16, &[2, 4, 128, 128]));
+    });
     refused_plan("beta", Property::DType, Gdn { beta: DType::F16, ..problem() });
 }
 
@@ -188,7 +197,14 @@ fn shapes() {
     refused("q", Property::Rank, |t, args| args.q = t.view("q", DType::Bf16, &[7, 2, 128]));
     refused("q", Property::Shape, |t, args| args.q = t.view("q", DType::Bf16, &[1, 7, 2, 64]));
     refused("k", Property::Shape, |t, args| args.k = t.view("k", DType::Bf16, &[1, 7, 4, 128]));
-    refused("v", Property::Shape, |t, args| args.v = t.view("v", DType::Bf16, &[1, 6, 4, 128]));
+    refused("k", Property::Rank, |t, args| args.k = t.view("k", DType::Bf16, &[7, 2, 128]));
+    // Another batch, other tokens, other heads, another dimension.
+    for shape in [[2, 7, 4, 128], [1, 6, 4, 128], [1, 7, 2, 128], [1, 7, 4, 64]] {
+        refused("v", Property::Shape, move |t, args| args.v = t.view("v", DType::Bf16, &shape));
+    }
+    refused("v", Property::Rank, |t, args| args.v = t.view("v", DType::Bf16, &[7, 4, 128]));
+    refused("g", Property::Rank, |t, args| args.g = Some(t.view("g", DType::F32, &[7, 4])));
+    refused("beta", Property::Rank, |t, args| args.beta = t.view("beta", DType::F32, &[7, 4]));
     refused("g", Property::Shape, |t, args| args.g = Some(t.view("g", DType::F32, &[1, 7, 2])));
     refused("beta", Property::Shape, |t, args| args.beta = t.view("beta", DType::F32, &[1, 7, 2]));
     refused("h0", Property::Shape, |t, args| args.h0 = Some(t.view("h0", DType::F32, &[1, 4, 128, 128])));
@@ -201,6 +217,27 @@ fn shapes() {
         args.dht = Some(t.view("dht", DType::F32, &[2, 2, 128, 128]));
     });
     refused_backward("dg", Property::Shape, |t, args| args.dg = Some(t.view("dg", DType::F32, &[1, 7, 2])));
+    refused("o", Property::Shape, |t, args| args.o = t.view("o", DType::Bf16, &[1, 7, 2, 128]));
+    refused("ht", Property::Shape, |t, args| args.ht = Some(t.view("ht", DType::F32, &[2, 4, 128, 64])));
+    refused_backward("dq", Property::Shape, |t, args| args.dq = t.view("dq", DType::Bf16, &[1, 7, 4, 128]));
+    refused_backward("dk", Property::Shape, |t, args| args.dk = t.view("dk", DType::Bf16, &[1, 7, 4, 128]));
+    refused_backward("dv", Property::Shape, |t, args| args.dv = t.view("dv", DType::Bf16, &[1, 7, 2, 128]));
+    refused_backward("dbeta", Property::Shape, |t, args| args.dbeta = t.view("dbeta", DType::F32, &[1, 7, 2]));
+    refused_backward("dh0", Property::Shape, |t, args| args.dh0 = Some(t.view("dh0", DType::F32, &[1, 4, 128, 128])));
+}
+
+/// A backward checks what it reads again as its forward did.
+#[test]
+fn inputs_of_a_backward() {
+    refused_backward("q", Property::Shape, |t, args| args.q = t.view("q", DType::Bf16, &[1, 7, 4, 128]));
+    refused_backward("k", Property::DType, |t, args| args.k = t.view("k", DType::F16, &[1, 7, 2, 128]));
+    refused_backward("v", Property::Rank, |t, args| args.v = t.view("v", DType::Bf16, &[7, 4, 128]));
+    refused_backward("g", Property::DType, |t, args| args.g = Some(t.view("g", DType::Bf16, &[1, 7, 4])));
+    refused_backward("beta", Property::DType, |t, args| args.beta = t.view("beta", DType::Bf16, &[1, 7, 4]));
+    refused_backward("h0", Property::Presence, |_, args| args.h0 = None);
+    refused_backward("cu_seqlens", Property::Shape, |t, args| {
+        args.cu_seqlens = Some(t.view("cu_seqlens", DType::I32, &[2]));
+    });
 }
 
 #[test]
