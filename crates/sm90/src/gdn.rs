@@ -6,6 +6,8 @@ use bakewell_core::schedule::gdn::{Choice, Costs, Engine, Gdn, facts};
 /// Every compiled schedule.
 pub const SCHEDULES: &[Gdn] = &[
     Gdn::PREPARE,
+    Gdn::PREPARE_G3,
+    Gdn::PREPARE_G4,
     Gdn::SCAN_V64,
     Gdn::SCAN_V128,
     Gdn::STATES_V64,

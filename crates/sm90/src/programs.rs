@@ -752,6 +752,18 @@ pub(crate) static EMBEDDED: &[Embedded] = &[
     },
     Embedded {
         operation: Operation::Gdn,
+        variant: "prepare_g3",
+        ptx: include_bytes!("../programs/gdn-prepare_g3.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-prepare_g3.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
+        variant: "prepare_g4",
+        ptx: include_bytes!("../programs/gdn-prepare_g4.ptx.zst"),
+        cubin: include_bytes!("../programs/gdn-prepare_g4.cubin.zst"),
+    },
+    Embedded {
+        operation: Operation::Gdn,
         variant: "scan_v128",
         ptx: include_bytes!("../programs/gdn-scan_v128.ptx.zst"),
         cubin: include_bytes!("../programs/gdn-scan_v128.cubin.zst"),

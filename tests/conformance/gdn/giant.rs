@@ -7,7 +7,13 @@ use super::{equal, on_some_engines, outputs};
 /// Tokens 63 and 64 lie on either side of 2^31 elements.
 #[test]
 fn tokens_past_32_bits_are_the_right_ones() {
-    let inputs = Case { lengths: vec![60, 9], heads: 2, value_heads: 2, ..Case::default() }.inputs().unwrap();
+    for (heads, value_heads) in [(2, 2), (1, 3)] {
+        tokens_past_32_bits(heads, value_heads);
+    }
+}
+
+fn tokens_past_32_bits(heads: u64, value_heads: u64) {
+    let inputs = Case { lengths: vec![60, 9], heads, value_heads, ..Case::default() }.inputs().unwrap();
     on_some_engines(|device| {
         if device.runtime().is_none() {
             println!("skipped {device}: its buffers are not sparse");

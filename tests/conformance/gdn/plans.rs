@@ -3,7 +3,7 @@
 use bakewell::gdn::decide::{Decision, Pass, Role, consider, decide};
 use bakewell::gdn::{Backward, Forward, Gdn, Input, Pins, Sequences};
 use bakewell::schedule::Schedule;
-use bakewell::schedule::gdn::Engine;
+use bakewell::schedule::gdn::{Engine, prepare};
 use bakewell::workspace::{WORKSPACE_ALIGNMENT, WorkspaceLayout};
 use bakewell::{Arch, Error};
 use bakewell_tests::plans::{SM_COUNTS, architectures, planned_or_refused, size};
@@ -86,7 +86,11 @@ fn grids_cover_everything_once() {
             let expected = match step.role {
                 Role::Copy(_) => problem.total_tokens(),
                 Role::Tables => 1,
-                Role::Prepare => division.chunks * problem.value_heads,
+                Role::Prepare => {
+                    let heads = u64::from(prepare::value_heads(step.schedule));
+                    assert!((problem.value_heads / problem.heads).is_multiple_of(heads), "{problem:?}");
+                    division.chunks * problem.value_heads / heads
+                }
                 // Its CTAs take chunks in turn.
                 Role::Tail => (division.chunks * problem.heads).min(sm_count.into()),
                 Role::PreScan => 2 * division.segments * problem.value_heads * splits,

@@ -7,7 +7,7 @@ use bakewell_core::program::program_name;
 use bakewell_core::route::{Considered, Facts, Route, choose};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::gdn::{
-    CHUNK_TOKENS, Choice, Chunk, Engine, Gdn as Schedule, Segment, Sequence, Stage, facts,
+    CHUNK_TOKENS, Choice, Chunk, Engine, Gdn as Schedule, Segment, Sequence, Stage, facts, prepare,
 };
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
@@ -288,6 +288,17 @@ impl Planner<'_> {
         chosen.copied().ok_or_else(|| no_program(self.architecture, format!("{role:?} of engine {engine:?}")))
     }
 
+    /// The program of the stage `prepare`: of the engine's or that on registers, the one with the most value heads to a CTA
+    /// that divide those of a key head.
+    fn prepare(&self) -> Result<&'static Schedule> {
+        let group = self.problem.value_heads / self.problem.heads;
+        let divides = |schedule: &&Schedule| group.is_multiple_of(prepare::value_heads(schedule).into());
+        let engines = [self.choice.engine, Engine::Registers];
+        let found = engines.into_iter().flat_map(|engine| self.programs(Stage::Prepare, engine)).filter(divides);
+        let chosen = found.max_by_key(|schedule| prepare::value_heads(schedule));
+        chosen.ok_or_else(|| no_program(self.architecture, format!("{:?} of {group} value heads", Role::Prepare)))
+    }
+
     /// Pre-scans give what no other launch repeats: they are on registers where the engine has none.
     fn engine(&self, role: Role) -> Engine {
         match (role, self.choice.engine) {
@@ -383,8 +394,13 @@ impl Planner<'_> {
         }
         let mut steps = Vec::new();
         let mut push = |role, ctas: u64, per_split: u64| -> Result<()> {
-            let schedule = self.program(role, ctas * per_split)?;
-            let ctas = ctas * per_split * u64::from(schedule.value_splits());
+            let (schedule, ctas) = match role {
+                Role::Prepare => self.prepare().map(|one| (one, ctas / u64::from(prepare::value_heads(one))))?,
+                _ => {
+                    let schedule = self.program(role, ctas * per_split)?;
+                    (schedule, ctas * per_split * u64::from(schedule.value_splits()))
+                }
+            };
             if let Some(config) = geometry(self.architecture.arch, schedule, ctas)? {
                 steps.push(Step { role, schedule, config });
             }

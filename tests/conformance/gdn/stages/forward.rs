@@ -1,6 +1,7 @@
 //! Stages of a forward.
 
 use bakewell::emulator::CompletionPolicy;
+use bakewell::schedule::gdn::prepare::value_heads;
 use bakewell::schedule::gdn::{Engine, Gdn, Segment, Stage};
 use bakewell::{Arch, Device};
 use bakewell_conformance::random::Random;
@@ -86,8 +87,13 @@ fn the_model_is_the_recurrence() {
 fn prepare(device: &Device, case: &Case) {
     let inputs = Inputs::new(case);
     let model = Forward::of(&inputs);
+    let group = (case.value_heads / case.heads) as u32;
     let staged = Staged::new(device, &inputs).unwrap();
-    for schedule in staged.schedules(Stage::Prepare) {
+    let of_group = staged.schedules_on(Engine::Wgmma, Stage::Prepare);
+    let of_group = of_group.filter(|schedule| group.is_multiple_of(value_heads(schedule)));
+    for schedule in staged.schedules(Stage::Prepare).chain(of_group) {
+        // Nothing of another program counts.
+        let staged = Staged::new(device, &inputs).unwrap();
         let what = |tensor: &str| format!("{device} {} {tensor} of {case:?}", schedule.name);
         staged.prepare(schedule).unwrap_or_else(|error| panic!("{}: {error}", what("launch")));
         // Eight sums on tensor cores, each cut at 2^-23, half of which the root leaves, and an approximate root: 2^-22.
@@ -112,9 +118,20 @@ fn prepare(device: &Device, case: &Case) {
     }
 }
 
+/// Groups that are one CTA, or two: of three heads, and of four.
+fn groups() -> Vec<Case> {
+    let base = Case { l2norm: true, h0: true, ..Case::default() };
+    vec![
+        Case { heads: 2, value_heads: 6, lengths: &[1, 0, 63, 65], packed: true, beta_bf16: true, ..base.clone() },
+        Case { value_heads: 6, lengths: &[70], beta_max: 2.0, gates: Gates::Slow, ..base.clone() },
+        Case { heads: 2, value_heads: 8, lengths: &[64, 17], packed: true, gates: Gates::Strong, ..base.clone() },
+        Case { value_heads: 8, lengths: &[33], l2norm: false, gates: Gates::Cliff, ..base },
+    ]
+}
+
 #[test]
 fn prepare_gives_norms_gates_and_inverses() {
-    for (seed, case) in cases().iter().enumerate() {
+    for (seed, case) in cases().iter().chain(&groups()).enumerate() {
         prepare(&emulated(Arch::Sm90, seed as u64, CompletionPolicy::Random), case);
     }
 }
@@ -355,6 +372,7 @@ fn stages_on_a_gpu() {
                 prepare(&device, &case);
                 scan(&device, &case, |_| true);
             }
+            groups().iter().for_each(|case| prepare(&device, case));
         }
         Err(error) => println!("skipped cuda:0: {error}"),
     }

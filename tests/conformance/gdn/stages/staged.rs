@@ -1,7 +1,7 @@
 //! Tensors of a case on a device, and the launches of its stages.
 
 use bakewell::schedule::Schedule;
-use bakewell::schedule::gdn::{Engine, Gdn, Stage, wgmma};
+use bakewell::schedule::gdn::{Engine, Gdn, Stage, prepare, wgmma};
 use bakewell::{Buffer, Device, LaunchConfig, Result, Stream};
 use bakewell_conformance::HostTensor;
 use bakewell_core::params::ParamBlock;
@@ -121,7 +121,6 @@ impl<'a> Staged<'a> {
         let mut block = ParamBlock::new(schedule.params());
         block
             .pointer("q", self.q.address)?
-            .pointer("k", self.k.address)?
             .pointer("g", self.g.address())?
             .pointer("beta", self.beta.address())?
             .pointer("chunks", self.chunks.address())?
@@ -129,18 +128,26 @@ impl<'a> Staged<'a> {
             .pointer("rk", self.rk.address())?
             .pointer("gate", self.gate.address())?
             .pointer("fade", self.fade.address())?
-            .pointer("a", self.a.address())?
             .u64("q_token_stride", self.q.token_stride)?
             .u64("q_head_stride", self.q.head_stride)?
-            .u64("k_token_stride", self.k.token_stride)?
-            .u64("k_head_stride", self.k.head_stride)?
             .u64("g_token_stride", case.value_heads as u64)?
             .u64("beta_token_stride", case.value_heads as u64)?
             .u32("heads", case.heads as u32)?
             .u32("value_heads", case.value_heads as u32)?
             .u32("beta_bf16", u32::from(case.beta_bf16))?
             .u32("l2norm", u32::from(case.l2norm))?;
-        self.launch(schedule, self.inputs.chunks().len() * case.value_heads, &block)
+        if schedule.engine == Engine::Wgmma {
+            self.write_map_of_keys(&mut block, "k", self.k)?;
+            self.write_inverse_map(&mut block)?;
+        } else {
+            block
+                .pointer("k", self.k.address)?
+                .pointer("a", self.a.address())?
+                .u64("k_token_stride", self.k.token_stride)?
+                .u64("k_head_stride", self.k.head_stride)?;
+        }
+        let ctas = self.inputs.chunks().len() * case.value_heads / prepare::value_heads(schedule) as usize;
+        self.launch(schedule, ctas, &block)
     }
 
     /// What `prepare` writes, from the model: the other stages are tested on it.
@@ -218,20 +225,35 @@ impl<'a> Staged<'a> {
         of_values: &[(&'static str, Heads)],
         of_states: &[(&'static str, &Buffer)],
     ) -> Result<()> {
-        let case = &self.inputs.case;
-        let runtime = self.device.runtime().expect("a device with programs");
-        let of_keys = [("q", self.q), ("k", self.k)];
-        let tensors = of_keys.iter().map(|tensor| (tensor, case.heads, 2));
-        for (&(name, at), heads, panels) in tensors.chain(of_values.iter().map(|tensor| (tensor, case.value_heads, 1)))
-        {
-            let (rows, heads) = (self.inputs.rows as u64, heads as u64);
-            let request = wgmma::heads_request(at.address, rows, heads, at.token_stride, at.head_stride, panels);
-            block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
+        self.write_map_of_keys(block, "q", self.q)?;
+        self.write_map_of_keys(block, "k", self.k)?;
+        for &(name, at) in of_values {
+            self.write_map_of_heads(block, name, at, self.inputs.case.value_heads, 1)?;
         }
+        let runtime = self.device.runtime().expect("a device with programs");
         for &(name, states) in of_states {
             let request = wgmma::states_request(states.address(), self.matrices());
             block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
         }
+        Ok(())
+    }
+
+    fn write_map_of_keys(&self, block: &mut ParamBlock, name: &'static str, at: Heads) -> Result<()> {
+        self.write_map_of_heads(block, name, at, self.inputs.case.heads, 2)
+    }
+
+    fn write_map_of_heads(
+        &self,
+        block: &mut ParamBlock,
+        name: &'static str,
+        at: Heads,
+        heads: usize,
+        panels: u32,
+    ) -> Result<()> {
+        let runtime = self.device.runtime().expect("a device with programs");
+        let (rows, heads) = (self.inputs.rows as u64, heads as u64);
+        let request = wgmma::heads_request(at.address, rows, heads, at.token_stride, at.head_stride, panels);
+        block.tensor_map(&format!("{name}_map"), &runtime.encode_tensor_map(name, &request)?)?;
         Ok(())
     }
 

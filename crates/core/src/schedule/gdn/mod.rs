@@ -377,6 +377,7 @@ impl Schedule for Gdn {
         match (self.engine, self.stage) {
             (_, Stage::Tables | Stage::Copy) => &[],
             (Engine::Registers, Stage::Prepare | Stage::Compose) => &["HMMA"],
+            (Engine::Wgmma, Stage::Prepare) => &["HMMA", "LDSM", "UTMALDG", "SYNCS"],
             (Engine::Registers, _) => &["HMMA", "LDSM", "LDGSTS"],
             (Engine::Wgmma, _) => &["HGMMA", "UTMALDG", "SYNCS"],
             (Engine::Tcgen05, _) => &["UTCHMMA", "LDTM", "STTM", "UTMALDG", "SYNCS"],

@@ -13,7 +13,7 @@
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
 //! warpgroup, and one of warps that load, store and make factors, work ahead of the state. The pre-scan has all value columns.
 
-use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, f32, pointer, scan, wgmma_tail};
+use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, f32, pointer, prepare, scan, wgmma_tail};
 use crate::params::{ParamField, ParamKind, ParamLayout};
 use crate::schedule::{Budgets, Fact};
 use crate::tensor_map::{MapType, Swizzle, TensorMapRequest};
@@ -84,8 +84,10 @@ const fn barriers(schedule: &Gdn) -> u32 {
 
 /// Bytes of dynamic shared memory: barriers and tables, masked products, tiles, snapshots of the state.
 pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
-    if matches!(schedule.stage, Stage::Tail) {
-        return wgmma_tail::SHARED_BYTES;
+    match schedule.stage {
+        Stage::Tail => return wgmma_tail::SHARED_BYTES,
+        Stage::Prepare => return prepare::group_shared_bytes(schedule),
+        _ => {}
     }
     let facts = Wgmma::of(schedule);
     let warpgroups = state_warpgroups(schedule);
@@ -105,14 +107,24 @@ pub(super) fn budgets(schedule: &Gdn) -> Budgets {
     Budgets {
         threads: schedule.threads,
         dynamic_shared_bytes: shared_bytes(schedule),
-        barrier_bytes: 8 * barriers(schedule),
+        barrier_bytes: match schedule.stage {
+            Stage::Prepare => prepare::GROUP_BARRIER_BYTES,
+            _ => 8 * barriers(schedule),
+        },
         tmem_columns: 0,
     }
 }
 
 pub(super) fn facts(schedule: &Gdn) -> Vec<Fact> {
-    if schedule.stage == Stage::Tail {
-        return wgmma_tail::facts(schedule);
+    match schedule.stage {
+        Stage::Tail => return wgmma_tail::facts(schedule),
+        Stage::Prepare => {
+            return vec![
+                Fact::int("threads", schedule.threads),
+                Fact::int("min_ctas_per_sm", schedule.min_ctas_per_sm),
+            ];
+        }
+        _ => {}
     }
     let facts = Wgmma::of(schedule);
     vec![
@@ -134,6 +146,7 @@ pub(super) fn source(schedule: &Gdn) -> (&'static str, &'static str) {
         Stage::Adjoint => ("gdn/hopper_adjoint.cu", "gdn_adjoint_wgmma"),
         Stage::Tail => ("gdn/hopper_tail.cu", "gdn_tail_wgmma"),
         Stage::PreScan => ("gdn/hopper_pre_scan.cu", "gdn_pre_scan_wgmma"),
+        Stage::Prepare => ("gdn/hopper_prepare.cu", "gdn_prepare_group"),
         _ => ("gdn/hopper_forward.cu", "gdn_forward_wgmma"),
     }
 }
@@ -142,6 +155,7 @@ pub(super) const fn params(schedule: &Gdn) -> ParamLayout {
     match schedule.stage {
         Stage::Adjoint => ADJOINT_PARAMS,
         Stage::Tail => wgmma_tail::PARAMS,
+        Stage::Prepare => prepare::GROUP_PARAMS,
         _ => SCAN_PARAMS,
     }
 }
