@@ -10,7 +10,9 @@ use bakewell::schedule::Schedule;
 use bakewell::schedule::gdn::Engine;
 use bakewell::{Arch, Device};
 use bakewell_conformance::Judged;
-use bakewell_conformance::gdn::{Case, Inputs, Place};
+use bakewell_conformance::gdn::inputs::OUTPUTS;
+use bakewell_conformance::gdn::repeated::{Repeated, borders, few, problem};
+use bakewell_conformance::gdn::{Case, Inputs, Place, run};
 use bakewell_tests::cases;
 use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
 
@@ -86,6 +88,27 @@ fn many_sequences_with_many_heads() {
     let device = device(Arch::Sm90, |_| ());
     let [few, many] = [few, many].map(|inputs| outputs(&device, &inputs, Place::Contiguous).unwrap());
     equal("with 1364 empty sequences", &few, &many).unwrap();
+}
+
+/// What is verified at scale on a GPU, small: sequences that repeat a few give their bytes, and other bytes are seen.
+#[test]
+fn sequences_that_repeat_give_the_bytes_of_the_few() {
+    let device = device(Arch::Sm90, |_| ());
+    let inputs = few(1, 3, 70).unwrap();
+    let wanted = run(&device, &inputs).unwrap().outputs;
+    let (sequences, every) = (5, [0, 1, 2, 3, 4]);
+    let call = Repeated::run(&device, &inputs, sequences).unwrap();
+    assert_eq!(call.difference(&wanted, &every).unwrap(), None);
+    for name in OUTPUTS {
+        let mut other = wanted.clone();
+        let bytes = &mut other.get_mut(name).unwrap().bytes;
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        let difference = call.difference(&other, &every).unwrap().unwrap();
+        assert!(difference.starts_with(&format!("{name} of sequence 2: another byte at ")), "{difference}");
+        assert_eq!(call.difference(&other, &[0, 1, 3, 4]).unwrap(), None);
+    }
+    assert_eq!(borders(&problem(&inputs, sequences)), [0, 4]);
 }
 
 /// Every program that ships is run by a case of `bakewell verify`, and has evidence from there.

@@ -86,7 +86,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
             Operation::GqaDecode => gqa_decode::cases(args, device)?,
             Operation::Nvfp4Context => nvfp4_context::cases(args, device)?,
             Operation::Nvfp4PreAttention => nvfp4_pre_attention::cases(args, device)?,
-            Operation::Gdn => gdn::cases(args)?,
+            Operation::Gdn => gdn::cases(args, device)?,
         };
         for case in cases {
             let mut outcome = case.outcome(device, others);

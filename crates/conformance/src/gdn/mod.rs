@@ -6,12 +6,14 @@
 //! | [`cases`] | generated inputs: lengths, gates, write strengths |
 //! | [`judged`] | goldens, variations and verdicts |
 //! | [`staged`] | inputs on a device in several layouts, outputs poisoned and guarded |
+//! | [`repeated`] | calls of many sequences that repeat a few |
 //! | [`limits`] | how far outputs and gradients may be from what is expected, and why |
 
 pub mod cases;
 pub mod inputs;
 pub mod judged;
 pub mod limits;
+pub mod repeated;
 pub mod staged;
 
 pub use cases::{Case, Gate, Keys, Write};
