@@ -47,7 +47,8 @@ impl Judged for Inputs {
     const OPERATION: Operation = Operation::GqaDecode;
     type Expected = Expected;
 
-    /// A file with `q`, `kv`, `sequence_lengths`, each in `0..=capacity`, and, in the metadata, `q_scale` (1 if absent).
+    /// A file with `q`, `kv`, `sequence_lengths`, each in `0..=capacity`, and, in the metadata, `q_scale` (1 if absent) and
+    /// `num_splits` (the route decides if absent).
     fn from_file(file: &TensorFile) -> Result<Inputs> {
         let (q, kv) = (file.tensor("q")?.clone(), file.tensor("kv")?.clone());
         let sequence_lengths = file.tensor("sequence_lengths")?.clone();
@@ -66,7 +67,6 @@ impl Judged for Inputs {
             );
             return Err(Error::argument("kv", Property::Shape, expected, format!("{:?}", kv.shape)));
         }
-        check_lengths(&file.integers("sequence_lengths")?, capacity)?;
         let problem = GqaDecode {
             batch,
             capacity,
@@ -74,9 +74,12 @@ impl Judged for Inputs {
             kv_heads,
             head_dim,
             dtype: q.dtype,
+            num_splits: file.parameter("num_splits")?,
             q_scale: file.parameter("q_scale")?.unwrap_or(1.0),
             ..GqaDecode::default()
         };
+        problem.validate()?;
+        check_lengths(&file.integers("sequence_lengths")?, capacity)?;
         Ok(Inputs { problem, q, kv, sequence_lengths })
     }
 
@@ -170,6 +173,31 @@ mod tests {
             let error = Inputs::from_file(&with(lengths)).unwrap_err().to_string();
             assert_eq!(error, format!("sequence_lengths: expected 0..=3 for request 1, got {given}"));
         }
+    }
+
+    #[test]
+    fn parameters_of_a_file_are_those_of_the_problem() {
+        let with = |name: &str, value: &str| {
+            let mut file = file(|_| ());
+            file.metadata.insert(name.to_owned(), value.to_owned());
+            Inputs::from_file(&file).map(|inputs| inputs.problem).map_err(|error| error.to_string())
+        };
+        assert_eq!(with("num_splits", "4").unwrap().num_splits, Some(4));
+        assert_eq!(with("q_scale", "0.5").unwrap().q_scale, 0.5);
+        for (name, value, part) in [
+            ("num_splits", "3", "num_splits: expected one of [1, 2, 4, 8, 10, 16], got 3"),
+            ("num_splits", "-1", "num_splits: expected a number in the file's metadata, got \"-1\""),
+            ("q_scale", "nan", "q_scale: expected a finite positive number, got NaN"),
+        ] {
+            let error = with(name, value).unwrap_err();
+            assert!(error.starts_with(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cache_without_slots_is_named_before_the_lengths_that_it_cannot_hold() {
+        let text = message(|inputs| (inputs.kv.shape[3], inputs.kv.bytes) = (0, Vec::new()));
+        assert_eq!(text, "capacity: expected at least 1, got 0");
     }
 
     #[test]
