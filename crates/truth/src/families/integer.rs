@@ -61,7 +61,39 @@ pub(super) fn cases() -> Vec<Case> {
     }
     bits(&mut cases);
     carries(&mut cases);
+    video(&mut cases);
     cases
+}
+
+/// Scalar video instructions: parts, merges, shifts, products, and the saturation that follows the manual.
+fn video(cases: &mut Vec<Case>) {
+    let mut add = |form: &str, operands: &str| {
+        let body = format!("{form} {operands};");
+        cases.push(program(&format!("{form}/{operands}").replace(", ", ","), &[I32, I32, I32], &[32], &body));
+    };
+    for ty in ["u32.u32.u32", "s32.s32.s32", "s32.u32.s32", "u32.s32.u32"] {
+        for op in ["vadd", "vsub", "vabsdiff", "vmin", "vmax"] {
+            if ty.starts_with('s') || !matches!(op, "vadd" | "vabsdiff") {
+                add(&format!("{op}.{ty}.sat"), "%o0, %i0, %i1");
+                add(&format!("{op}.{ty}.sat.max"), "%o0, %i0.b2, %i1.h0, %i2");
+            }
+        }
+        for operands in ["%o0, %i0.h0, %i1.h1, %i2", "%o0, -%i0, %i1, %i2", "%o0, %i0.b3, %i1, -%i2"] {
+            add(&format!("vmad.{ty}"), operands);
+        }
+    }
+    for ty in ["u32.u32.u32", "s32.s32.u32", "s32.u32.u32", "u32.s32.u32"] {
+        for op in ["vshl", "vshr"] {
+            let modes: &[&str] = match op {
+                "vshl" => &[".clamp", ".wrap"],
+                _ => &[".clamp", ".wrap", ".sat.wrap", ".sat.clamp"],
+            };
+            for mode in modes {
+                add(&format!("{op}.{ty}{mode}"), "%o0, %i0, %i1.b0");
+                add(&format!("{op}.{ty}{mode}.add"), "%o0, %i0.h1, %i1.b1, %i2");
+            }
+        }
+    }
 }
 
 fn bits(cases: &mut Vec<Case>) {
