@@ -207,13 +207,14 @@ fn float(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MmaOp, (a_type,
     multiply(machine, (b, a), d, Shape { m: 8, n: m, k }, ([b_type, a_type], output));
     for (register, reg) in d_regs.iter().enumerate() {
         let half = |lane: usize, i: usize| F16.narrow_f32(d[at(lane, i)], Narrow::RN);
-        let values: [u32; WARP] = std::array::from_fn(|lane| {
-            if op.half_d {
+        let mut values = [0; WARP];
+        for (lane, value) in values.iter_mut().enumerate() {
+            *value = if op.half_d {
                 half(lane, 2 * register) | half(lane, 2 * register + 1) << 16
             } else {
                 d[at(lane, register)].to_bits()
-            }
-        });
+            };
+        }
         warp.regs.set::<u32>(*reg, mask, &values);
     }
 }

@@ -135,8 +135,10 @@ impl Issuer {
             Major::K => (first..first + rows, 0..k.div_ceil(per), container.data_bytes()),
             Major::Mn => (0..k, first / per..(first + rows).div_ceil(per), 16),
         };
-        let of_line = |line| units.clone().map(move |unit| operand.unit(major, line as u32, unit as u32));
-        let offsets: Vec<u32> = lines.flat_map(of_line).collect();
+        let mut offsets = Vec::with_capacity(lines.len() * units.len());
+        for line in lines {
+            offsets.extend(units.clone().map(|unit| operand.unit(major, line as u32, unit as u32)));
+        }
         self.observe_units(machine, rank, &offsets, bytes);
         let mut offsets = offsets.into_iter();
         let mut read = |machine: &mut Cluster| {

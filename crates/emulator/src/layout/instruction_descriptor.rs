@@ -118,27 +118,36 @@ impl Element {
     /// Values of elements that lie side by side from the lowest bit of four words on, as many as `out` takes.
     #[inline]
     pub fn unpack(self, unit: [u32; 4], out: &mut [f32]) {
+        // Loops, since closures over arrays are not always inlined.
+        #[inline(always)]
         fn each<const N: usize>(codes: [u32; N], out: &mut [f32], value: impl Fn(u32) -> f32) {
-            let values = codes.map(value);
             match <&mut [f32; N]>::try_from(&mut *out) {
-                Ok(out) => *out = values,
-                Err(_) => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
+                Ok(out) => {
+                    for i in 0..N {
+                        out[i] = value(codes[i]);
+                    }
+                }
+                Err(_) => out.iter_mut().zip(codes).for_each(|(out, code)| *out = value(code)),
             }
         }
-        let halves = || std::array::from_fn::<u32, 8, _>(|i| unit[i / 2] >> (16 * (i % 2)) & 0xffff);
-        let bytes = || std::array::from_fn::<u32, 16, _>(|i| unit[i / 4] >> (8 * (i % 4)) & 0xff);
-        match self {
-            Self::F16 => each(halves(), out, |code| format::decode_f16(code as u16)),
-            Self::Bf16 => each(halves(), out, |code| format::decode_bf16(code as u16)),
-            Self::Tf32 => each(unit, out, format::decode_tf32),
-            Self::E4m3 => each(bytes(), out, |code| format::E4M3_VALUES[code as usize]),
-            Self::E5m2 => each(bytes(), out, |code| format::E5M2_VALUES[code as usize]),
-            Self::U8 => each(bytes(), out, |code| code as f32),
-            Self::S8 => each(bytes(), out, |code| f32::from(code as i8)),
-            Self::E2m1 => {
-                let nibbles = std::array::from_fn::<u32, 32, _>(|i| unit[i / 8] >> (4 * (i % 8)) & 0xf);
-                each(nibbles, out, |code| format::E2M1_VALUES[code as usize]);
+        #[inline(always)]
+        fn fields<const N: usize>(unit: [u32; 4]) -> [u32; N] {
+            let (per, bits) = (N / 4, 128 / N as u32);
+            let mut fields = [0; N];
+            for i in 0..N {
+                fields[i] = unit[i / per] >> (bits * (i % per) as u32) & (u32::MAX >> (32 - bits));
             }
+            fields
+        }
+        match self {
+            Self::F16 => each(fields::<8>(unit), out, |code| format::decode_f16(code as u16)),
+            Self::Bf16 => each(fields::<8>(unit), out, |code| format::decode_bf16(code as u16)),
+            Self::Tf32 => each(unit, out, format::decode_tf32),
+            Self::E4m3 => each(fields::<16>(unit), out, |code| format::E4M3_VALUES[code as usize]),
+            Self::E5m2 => each(fields::<16>(unit), out, |code| format::E5M2_VALUES[code as usize]),
+            Self::U8 => each(fields::<16>(unit), out, |code| code as f32),
+            Self::S8 => each(fields::<16>(unit), out, |code| f32::from(code as i8)),
+            Self::E2m1 => each(fields::<32>(unit), out, |code| format::E2M1_VALUES[code as usize]),
             Self::E2m3 | Self::E3m2 => {
                 let packed = unit.iter().rev().fold(0, |packed, &word| packed << 32 | u128::from(word));
                 out.iter_mut().zip((0..).step_by(6)).for_each(|(out, at)| *out = self.value((packed >> at) as u32));

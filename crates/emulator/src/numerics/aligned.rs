@@ -18,17 +18,103 @@ const GROUP: usize = 16;
 /// Exponent of a zero: sums with it are below all others.
 const ZERO: i16 = -10000;
 
+/// An element of an operand.
+pub trait Factor: Copy + Into<f64> {
+    /// The element, rounded.
+    fn single(self) -> f32;
+    /// Whether that is the element.
+    fn is_single(self) -> bool;
+}
+
+impl Factor for f32 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn is_single(self) -> bool {
+        true
+    }
+}
+
+impl Factor for f64 {
+    #[inline(always)]
+    fn single(self) -> f32 {
+        self as f32
+    }
+
+    #[inline(always)]
+    fn is_single(self) -> bool {
+        f64::from(self as f32) == self
+    }
+}
+
+/// Prepared operands B that are kept: the warps of a warpgroup use the same ones, one after the other, a few at a time.
+const KEPT: usize = 16;
+
 /// Scratch memory, reused between calls.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// B in panels of [`LANES`] columns, k outermost, zero-padded.
-    panels: Vec<[f32; LANES]>,
-    /// Exponents of their elements.
-    panel_exponents: Vec<[i16; LANES]>,
+    /// At most [`KEPT`].
+    columns: Vec<Columns>,
+    /// The one that is replaced next.
+    oldest: usize,
     /// Elements of A.
     rows: Vec<f32>,
     /// Their exponents.
     row_exponents: Vec<i16>,
+}
+
+/// B, prepared.
+#[derive(Debug, Default)]
+struct Columns {
+    /// The elements as they were given, and what else the rest depends on.
+    source: Vec<f32>,
+    k: usize,
+    least: i32,
+    /// Panels of [`LANES`] columns, k outermost, zero-padded.
+    panels: Vec<[f32; LANES]>,
+    /// Exponents of their elements.
+    exponents: Vec<[i16; LANES]>,
+    /// Exponents of the smallest and the largest number.
+    range: [i32; 2],
+}
+
+impl Columns {
+    fn is<T: Factor>(&self, b: &[T], k: usize, least: i32) -> bool {
+        (self.k, self.least, self.source.len()) == (k, least, b.len())
+            && self.source.chunks(LANES).zip(b.chunks(LANES)).all(|(mine, theirs)| {
+                mine.iter().zip(theirs).fold(0, |all, (x, y)| all | (x.to_bits() ^ y.single().to_bits())) == 0
+            })
+    }
+
+    fn prepare<T: Factor>(&mut self, b: &[T], k: usize, least: i32, range: [i32; 2]) {
+        (self.k, self.least, self.range) = (k, least, range);
+        self.source.clear();
+        self.source.extend(b.iter().map(|x| x.single()));
+        pack(&self.source, k, &mut self.panels);
+        self.exponents.resize(self.panels.len(), [0; LANES]);
+        exponents(self.panels.as_flattened(), least, self.exponents.as_flattened_mut());
+    }
+}
+
+/// The place of the prepared B; `None` where [`range`] has none.
+fn find<T: Factor>(columns: &mut Vec<Columns>, oldest: &mut usize, b: &[T], k: usize, least: i32) -> Option<usize> {
+    if !b.iter().all(|x| x.is_single()) {
+        return None;
+    }
+    if let Some(at) = columns.iter().position(|columns| columns.is(b, k, least)) {
+        return Some(at);
+    }
+    let range = range(b)?;
+    let at = *oldest;
+    if at == columns.len() {
+        columns.push(Columns::default());
+    }
+    *oldest = (at + 1) % KEPT;
+    columns[at].prepare(b, k, least, range);
+    Some(at)
 }
 
 /// Stored exponent; 0 for zero and for what is below the normal numbers of `f32`.
@@ -49,29 +135,29 @@ fn exponents(x: &[f32], least: i32, exponents: &mut [i16]) {
 
 /// Exponents of the smallest number that is not zero and of the largest one; nothing where an element is not finite, has more
 /// than 12 significant bits, or no place in an `f32`.
-fn range<T: Copy + Into<f64>>(x: &[T]) -> Option<[i32; 2]> {
-    let (mut least, mut most, mut bits, mut exact) = (i32::MAX, 0, 0, true);
+fn range<T: Factor>(x: &[T]) -> Option<[i32; 2]> {
+    let (mut below_least, mut most, mut bits, mut exact) = (i32::MAX, 0, 0, true);
     for &x in x {
-        let x: f64 = x.into();
-        let short = x as f32;
-        exact &= f64::from(short) == x;
-        bits |= short.to_bits();
-        let magnitude = (short.to_bits() & 0x7fff_ffff) as i32;
+        exact &= x.is_single();
+        let short = x.single().to_bits();
+        bits |= short;
+        let magnitude = (short & 0x7fff_ffff) as i32;
         most = most.max(magnitude);
-        least = least.min(if magnitude == 0 { i32::MAX } else { magnitude });
+        // One less than the number; the largest integer for zero.
+        below_least = below_least.min((magnitude - 1) & i32::MAX);
     }
-    let exponents = [least, most].map(|magnitude| (magnitude >> 23) - 127);
+    let exponents = [below_least.saturating_add(1), most].map(|magnitude| (magnitude >> 23) - 127);
     (exact && bits & 0xfff == 0 && exponents[0] >= -126 && exponents[1] <= 127).then_some(exponents)
 }
 
 /// Packs the columns of B into panels, k outermost.
-fn pack<T: Copy + Into<f64>>(b: &[T], k: usize, panels: &mut Vec<[f32; LANES]>) {
+fn pack(b: &[f32], k: usize, panels: &mut Vec<[f32; LANES]>) {
     panels.clear();
     panels.resize((b.len() / k).div_ceil(LANES) * k, [0.0; LANES]);
     for (panel, columns) in panels.chunks_exact_mut(k).zip(b.chunks(LANES * k)) {
         for (j, column) in columns.chunks_exact(k).enumerate().take(LANES) {
             for (slot, &value) in panel.iter_mut().zip(column) {
-                slot[j] = value.into() as f32;
+                slot[j] = value;
             }
         }
     }
@@ -79,27 +165,25 @@ fn pack<T: Copy + Into<f64>>(b: &[T], k: usize, panels: &mut Vec<[f32; LANES]>) 
 
 /// Adds the product to `d` as [`super::dot::accumulate`] does; says whether the operands allow it, and otherwise changes nothing.
 /// `general` computes the output at a row and column where C is not finite or no addend comes near the smallest number.
-pub(super) fn accumulate<T: Copy + Into<f64>>(
+pub(super) fn accumulate<T: Factor>(
     (a, b): (&[T], &[T]),
     d: &mut [f32],
     Shape { m, n, k }: Shape,
     (fraction, least, output): (u32, [i32; 2], Output),
-    Scratch { panels, panel_exponents, rows, row_exponents }: &mut Scratch,
+    Scratch { columns, oldest, rows, row_exponents }: &mut Scratch,
     general: impl Fn(usize, usize, f32) -> f32,
 ) -> bool {
     let (a, b) = (&a[..m * k], &b[..n * k]);
     if k == 0 || !FRACTIONS.contains(&fraction) {
         return false;
     }
-    let (Some([least_a, most_a]), Some([least_b, most_b])) = (range(a), range(b)) else { return false };
+    let (Some([least_a, most_a]), Some(at)) = (range(a), find(columns, oldest, b, k, least[1])) else { return false };
+    let Columns { panels, exponents: panel_exponents, range: [least_b, most_b], .. } = &columns[at];
     if least_a + least_b < -126 || most_a + most_b > 126 {
         return false;
     }
-    pack(b, k, panels);
-    panel_exponents.resize(panels.len(), [0; LANES]);
-    exponents(panels.as_flattened(), least[1], panel_exponents.as_flattened_mut());
     rows.clear();
-    rows.extend(a.iter().map(|&x| x.into() as f32));
+    rows.extend(a.iter().map(|x| x.single()));
     row_exponents.resize(rows.len(), 0);
     exponents(rows, least[0], row_exponents);
     let rows = rows.chunks_exact(k).zip(row_exponents.chunks_exact(k));
@@ -185,7 +269,7 @@ impl Block {
     #[inline(always)]
     fn whole_c(&self) -> [i32x8; 2] {
         let (c, scale) = (halves(&self.c), halves(&self.scale));
-        [0, 1].map(|i| (c[i] * scale[i]).fast_trunc_int())
+        [(c[0] * scale[0]).fast_trunc_int(), (c[1] * scale[1]).fast_trunc_int()]
     }
 
     /// The sum of at most [`GROUP`] products, likewise.
@@ -235,7 +319,8 @@ impl Block {
             magnitudes[j] = sums[j].wrapping_abs();
             results[j] = magnitudes[j] as f32;
         }
-        let back = flat(halves(&results).map(|x| x.fast_trunc_int()));
+        let [low, high] = halves(&results);
+        let back = flat([low.fast_trunc_int(), high.fast_trunc_int()]);
         for j in 0..LANES {
             // One unit less where the conversion rounded up.
             let up = u32::from(back[j] > magnitudes[j]);
@@ -317,6 +402,8 @@ mod tests {
     fn the_same_bits_as_the_general_way() {
         let rng = &mut Rng::new(7, 0);
         let (mut taken, outside) = (0, Cell::new(0));
+        // Kept over all rounds: each B is used three times, and then must not be taken for another one.
+        let mut scratch = Scratch::default();
         for round in 0..4000 {
             let kind = below(rng, 4) as usize;
             let spread = [2, 6, 16, 40, 90][below(rng, 5) as usize];
@@ -354,7 +441,7 @@ mod tests {
                     outside.set(outside.get() + 1);
                     slow[i * n + j]
                 };
-                if accumulate((&a, &b), &mut fast, shape, how, &mut Scratch::default(), general) {
+                if accumulate((&a, &b), &mut fast, shape, how, &mut scratch, general) {
                     taken += 1;
                     for (at, (fast, slow)) in fast.iter().zip(&slow).enumerate() {
                         assert_eq!(

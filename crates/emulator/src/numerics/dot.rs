@@ -11,6 +11,7 @@
 //! | `Grouped(35)` | groups of 16 exact, then groups and C aligned with 35 fraction bits | tcgen05 mxf4, mxf4nvf4 |
 
 use super::aligned;
+pub use super::aligned::Factor;
 use super::format::{F16, Narrow};
 
 /// How one instruction sums its products.
@@ -78,7 +79,7 @@ const BLOCK_N: usize = 4;
 ///
 /// # Panics
 /// When a slice is shorter than its shape says.
-pub fn accumulate<T: Copy + Into<f64>>(
+pub fn accumulate<T: Factor>(
     a: &[T],
     b: &[T],
     d: &mut [f32],

@@ -11,7 +11,7 @@ use crate::layout::operand::{Major, Operand};
 use crate::layout::tensor_memory::{Layout, SCALE_GROUP_COLUMNS_A, scale, scale_group_columns_b};
 use crate::machine::{Cluster, Fault};
 use crate::memory::{COLUMNS, LANES};
-use crate::numerics::dot::{Accumulation, Output, Shape, accumulate, accumulate_i32};
+use crate::numerics::dot::{Accumulation, Factor, Output, Shape, accumulate, accumulate_i32};
 use crate::numerics::format::{F16, Narrow, decode_f16, decode_ue4m3, decode_ue8m0};
 use crate::options::MatrixNumerics;
 
@@ -261,7 +261,7 @@ impl Tile<'_> {
         }
     }
 
-    fn multiply<T: Copy + Into<f64>>(&mut self, machine: &mut Cluster, a: &[T], b: &[T], shape: Shape) {
+    fn multiply<T: Factor>(&mut self, machine: &mut Cluster, a: &[T], b: &[T], shape: Shape) {
         if self.job.descriptor.d == Accumulator::S32 {
             let whole = |tile: &[T]| tile.iter().map(|&x| x.into() as i32).collect::<Vec<_>>();
             let mut d: Vec<i32> = self.values.iter().map(|&bits| bits as i32).collect();
