@@ -1,5 +1,7 @@
 //! Statements and operands.
 
+use std::collections::HashSet;
+
 use super::ast::{Address, Guard, Instruction, Operand, Statement};
 use super::cursor::{Number, is_name};
 use super::{MAX_DEPTH, Parser, space_of};
@@ -12,7 +14,11 @@ impl Parser<'_> {
             return self.at.error(format!("expected at most {MAX_DEPTH} nested scopes"));
         }
         let mut statements = Vec::new();
+        let mut names = HashSet::new();
+        let mut named = 0;
         loop {
+            self.expect_new(&statements[named..], &mut names)?;
+            named = statements.len();
             match self.at.peek() {
                 None => return self.at.error("expected '}', found the end of the text"),
                 Some(b'}') => {
@@ -53,11 +59,29 @@ impl Parser<'_> {
         }
     }
 
+    /// What statements declare must be new in their scope: labels, tables and variables share its names.
+    fn expect_new(&self, statements: &[Statement], names: &mut HashSet<String>) -> Result<()> {
+        for statement in statements {
+            let name = match statement {
+                Statement::Label(name) | Statement::BranchTargets(name, _) | Statement::CallPrototype(name) => {
+                    name.clone()
+                }
+                Statement::Variable(variable) if variable.count.is_some() => format!("{}<", variable.name),
+                Statement::Variable(variable) => variable.name.clone(),
+                Statement::Instruction(_) | Statement::Block(_) => continue,
+            };
+            if let Some(twice) = names.replace(name) {
+                return self.at.error(format!("{} is declared twice in one scope", twice.trim_end_matches('<')));
+            }
+        }
+        Ok(())
+    }
+
     /// A directive inside a body, the dot consumed.
     fn body_directive(&mut self, statements: &mut Vec<Statement>) -> Result<()> {
         let word = self.at.dotted()?;
         match word.as_str() {
-            "loc" | "file" | "section" => self.at.skip_line(),
+            "loc" | "file" | "section" => self.at.skip_directive()?,
             "pragma" => self.pragma()?,
             _ => match space_of(&word) {
                 Some(space) => {
@@ -105,7 +129,7 @@ impl Parser<'_> {
                         self.at.expect(b';')?;
                         statements.extend(variables.into_iter().map(Statement::Variable));
                     }
-                    None if matches!(word.as_str(), "loc" | "file" | "section") => self.at.skip_line(),
+                    None if matches!(word.as_str(), "loc" | "file" | "section") => self.at.skip_directive()?,
                     None if word == "pragma" => self.pragma()?,
                     None => return self.at.error(format!("expected a statement, found .{word}")),
                 }

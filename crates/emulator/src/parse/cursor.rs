@@ -7,6 +7,8 @@ pub(super) struct Cursor<'a> {
     text: &'a [u8],
     position: usize,
     pub(super) line: u32,
+    /// Position and line of a comment that never ends.
+    unended: Option<(usize, u32)>,
 }
 
 /// Letters that may stand in a name after the first.
@@ -24,19 +26,39 @@ pub(super) enum Number {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Cursor { text: text.as_bytes(), position: 0, line: 1 }
+        Cursor { text: text.as_bytes(), position: 0, line: 1, unended: None }
     }
 
-    /// An error at the current line.
+    /// An error at the current line, or about the comment that swallowed the rest of the text.
     pub(super) fn error<T>(&self, reason: impl Into<String>) -> Result<T> {
-        let start =
-            self.text[..self.position.min(self.text.len())].iter().rposition(|&b| b == b'\n').map_or(0, |p| p + 1);
+        match self.unended {
+            Some((position, line)) => self.error_at(position, line, "the comment that begins here never ends"),
+            None => self.error_at(self.position, self.line, reason),
+        }
+    }
+
+    /// Refuses text with a NUL byte: readers of strings would end there.
+    pub(super) fn refuse_nul(&self) -> Result<()> {
+        let Some(position) = self.text.iter().position(|&byte| byte == 0) else {
+            return Ok(());
+        };
+        let before = self.text[..position].iter().filter(|&&byte| byte == b'\n').count();
+        self.error_at(position, before as u32 + 1, "expected text, found a NUL byte")
+    }
+
+    /// Nothing is left; an error when that is so because a comment never ends.
+    pub(super) fn finish(&self) -> Result<()> {
+        if self.unended.is_some() { self.error("") } else { Ok(()) }
+    }
+
+    fn error_at<T>(&self, position: usize, line: u32, reason: impl Into<String>) -> Result<T> {
+        let start = self.text[..position.min(self.text.len())].iter().rposition(|&b| b == b'\n').map_or(0, |p| p + 1);
         let end = self.text[start..].iter().position(|&b| b == b'\n').map_or(self.text.len(), |p| start + p);
         let mut text = String::from_utf8_lossy(&self.text[start..end]).trim().to_string();
         if text.len() > 200 {
             text = text.chars().take(200).collect();
         }
-        Err(Error::Parse { line: self.line, text, reason: reason.into() })
+        Err(Error::Parse { line, text, reason: reason.into() })
     }
 
     /// Skips blanks and comments.
@@ -45,23 +67,29 @@ impl<'a> Cursor<'a> {
             if byte == b'\n' {
                 self.line += 1;
                 self.position += 1;
-            } else if byte.is_ascii_whitespace() || byte == 0 {
+            } else if byte.is_ascii_whitespace() {
                 self.position += 1;
             } else if self.text[self.position..].starts_with(b"//") {
                 self.skip_line();
             } else if self.text[self.position..].starts_with(b"/*") {
-                self.position += 2;
-                while self.position < self.text.len() && !self.text[self.position..].starts_with(b"*/") {
-                    if self.text[self.position] == b'\n' {
-                        self.line += 1;
-                    }
-                    self.position += 1;
-                }
-                self.position = (self.position + 2).min(self.text.len());
+                self.skip_comment();
             } else {
                 break;
             }
         }
+    }
+
+    fn skip_comment(&mut self) {
+        let (start, line) = (self.position, self.line);
+        self.position += 2;
+        while !self.text[self.position..].starts_with(b"*/") {
+            if self.position == self.text.len() {
+                self.unended = Some((start, line));
+                return;
+            }
+            self.bump();
+        }
+        self.position += 2;
     }
 
     /// Moves to the end of the line.
@@ -69,6 +97,23 @@ impl<'a> Cursor<'a> {
         while self.position < self.text.len() && self.text[self.position] != b'\n' {
             self.position += 1;
         }
+    }
+
+    /// Moves to the end of the line of a directive; its strings must end there.
+    pub(super) fn skip_directive(&mut self) -> Result<()> {
+        let start = self.position;
+        self.skip_line();
+        let mut quoted = false;
+        let mut rest = &self.text[start..self.position];
+        while let [byte, behind @ ..] = rest {
+            rest = match byte {
+                b'\\' if quoted => behind.get(1..).unwrap_or(&[]),
+                b'/' if !quoted && behind.first() == Some(&b'/') => break,
+                _ => behind,
+            };
+            quoted ^= *byte == b'"';
+        }
+        if quoted { self.error("the string has no end on its line") } else { Ok(()) }
     }
 
     /// The next byte after blanks, not consumed.
@@ -267,16 +312,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips to the `}` that closes an already opened `{`.
-    pub(super) fn skip_braces(&mut self) {
+    pub(super) fn skip_braces(&mut self) -> Result<()> {
         let mut depth = 1;
         while depth > 0 {
             match self.peek() {
-                None => return,
+                None => return self.error("expected '}', found the end of the text"),
                 Some(b'{') => depth += 1,
                 Some(b'}') => depth -= 1,
                 _ => {}
             }
             self.bump();
         }
+        Ok(())
     }
 }

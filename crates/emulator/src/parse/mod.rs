@@ -11,16 +11,22 @@ use cursor::{Cursor, Number};
 /// Most nested scopes a function may have.
 const MAX_DEPTH: u32 = 64;
 
-/// Parses PTX text.
+/// Most bytes that a variable may be aligned to: more than any shared memory has.
+const MOST_ALIGN: u32 = 1 << 20;
+
+/// Parses PTX text. NUL bytes may stand behind its end, as in a string that a compiler terminated.
 ///
 /// # Errors
 /// [`crate::Error::Parse`] with the line, its text and what was expected.
 pub fn parse(text: &str) -> Result<Module> {
+    let text = text.trim_end_matches('\0');
     let mut parser = Parser { at: Cursor::new(text), aliases: Vec::new() };
+    parser.at.refuse_nul()?;
     let mut module = Module { lines: text.lines().map(str::to_string).collect(), ..Module::default() };
     while parser.at.peek().is_some() {
         parser.item(&mut module)?;
     }
+    parser.at.finish()?;
     parser.aliases(&mut module)?;
     Ok(module)
 }
@@ -59,7 +65,7 @@ impl Parser<'_> {
                     return self.at.error("expected .address_size 64");
                 }
             }
-            "file" | "loc" | "pragma" | "ident" => self.at.skip_line(),
+            "file" | "loc" | "pragma" | "ident" => self.at.skip_directive()?,
             "alias" => {
                 let line = self.at.line;
                 let alias = self.at.name()?;
@@ -73,11 +79,17 @@ impl Parser<'_> {
                     self.at.bump();
                 }
                 if self.at.eat(b'{') {
-                    self.at.skip_braces();
+                    self.at.skip_braces()?;
                 }
             }
             "entry" | "func" => {
                 let function = self.function(word == "entry")?;
+                let twice = |known: &Function| known.name == function.name && known.body.is_some();
+                if function.body.is_some() && module.functions.iter().any(twice) {
+                    return self
+                        .at
+                        .error(format!("{} has two bodies, the second from line {} on", function.name, function.line));
+                }
                 module.functions.push(function);
             }
             "global" | "const" | "shared" | "local" | "param" | "reg" | "tex" => {
@@ -125,6 +137,15 @@ impl Parser<'_> {
     fn small(&mut self) -> Result<u32> {
         let value = self.at.integer()?;
         u32::try_from(value).or_else(|_| self.at.error(format!("expected a small number, got {value}")))
+    }
+
+    /// The number behind `.align`.
+    fn alignment(&mut self) -> Result<u32> {
+        let align = self.small()?;
+        if align.is_power_of_two() && align <= MOST_ALIGN {
+            return Ok(align);
+        }
+        self.at.error(format!(".align: expected a power of two up to {MOST_ALIGN}, got {align}"))
     }
 
     /// `.entry name (params) directives { body }`, the keyword consumed.
@@ -239,7 +260,7 @@ impl Parser<'_> {
         while self.at.eat(b'.') {
             let word = self.at.dotted()?;
             match word.as_str() {
-                "align" => variable.align = self.small()?,
+                "align" => variable.align = self.alignment()?,
                 "v2" => variable.vector = 2,
                 "v4" => variable.vector = 4,
                 "ptr" | "global" | "const" | "shared" | "local" | "param" => {}
@@ -253,9 +274,6 @@ impl Parser<'_> {
         }
         if variable.ty.is_empty() {
             return self.at.error("expected a type in the declaration");
-        }
-        if !(variable.align == 0 || variable.align.is_power_of_two()) {
-            return self.at.error(format!(".align: expected a power of two, got {}", variable.align));
         }
         variable.name = self.at.name()?;
         self.declarator(&mut variable)?;

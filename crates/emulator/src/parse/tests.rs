@@ -65,6 +65,62 @@ fn errors_carry_line_text_and_reason() {
     assert!(reason.contains("expected ';'"), "{reason}");
 }
 
+/// The error of a kernel with `head` before it, `body` in it and `tail` behind it.
+fn error_of(head: &str, body: &str, tail: &str) -> (u32, String) {
+    let text = format!(".version 8.0\n.target sm_90a\n.address_size 64\n{head}\n.entry k() {{\n{body}\n}}\n{tail}");
+    match parse(&text) {
+        Err(Error::Parse { line, reason, .. }) => (line, reason),
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn names_are_declared_once_in_a_scope() {
+    let twice = |name: &str, line: u32| (line, format!("{name} is declared twice in one scope"));
+    assert_eq!(error_of("", "L: bra L;\nL: ret;", ""), twice("L", 7));
+    assert_eq!(error_of("", "L: .branchtargets M;\nM:\nL: ret;", ""), twice("L", 8));
+    assert_eq!(error_of("", ".reg .b32 x;\n.reg .f32 x;", ""), twice("x", 7));
+    assert_eq!(error_of("", ".reg .b32 %r<3>;\n.reg .b32 %r<4>;", ""), twice("%r", 7));
+    assert_eq!(error_of("", ".reg .b32 x;\nx: ret;", ""), twice("x", 7));
+    let (line, reason) = error_of("", "ret;", ".entry k() { ret; }");
+    assert_eq!((line, reason.contains("k has two bodies")), (8, true), "{reason}");
+    // Scopes inside one another, and beside one another, have names of their own.
+    let scopes = "{ L: bra L; .reg .b32 x; } { L: bra L; .reg .b32 x; } L: .reg .b32 x; .reg .b32 %x<2>; .reg .b32 x1;";
+    parse(&format!(".version 8.0 .target sm_90a .func f(); .entry k() {{ {scopes} ret; }} .func f() {{ ret; }}"))
+        .unwrap();
+}
+
+#[test]
+fn what_never_ends_is_told_where_it_begins() {
+    let comment = "the comment that begins here never ends";
+    assert_eq!(error_of("/* a */ /* b", "ret;", ""), (4, comment.to_string()));
+    assert_eq!(error_of("", "ret; /*", ""), (6, comment.to_string()));
+    assert_eq!(error_of("", "ret;", "// end\n/* * /"), (9, comment.to_string()));
+    let string = "the string has no end on its line";
+    assert_eq!(error_of(".file 1 \"a.cu", "ret;", ""), (4, string.to_string()));
+    assert_eq!(error_of("", "ret;\n.loc 1 2 3, function_name \"f", ""), (7, string.to_string()));
+    assert_eq!(error_of("", "L: .file 1 \"a\\\"", ""), (6, string.to_string()));
+    let (line, reason) = error_of("", "ret;", ".section .debug_str { .b8 1");
+    assert_eq!((line, reason.contains("expected '}'")), (8, true), "{reason}");
+    let ended = ".file 1 \"a\\\"b.cu\" // it's \"so\n.entry k() { .loc 1 2 3 // \"\n ret; } /* */ // /*";
+    parse(&format!(".version 8.0 .target sm_90a\n{ended}")).unwrap();
+}
+
+#[test]
+fn alignments_are_powers_of_two() {
+    for align in ["0", "3", "2097152"] {
+        let (line, reason) = error_of(&format!(".global .align {align} .b8 x[4];"), "ret;", "");
+        assert_eq!((line, reason), (4, format!(".align: expected a power of two up to 1048576, got {align}")));
+    }
+}
+
+#[test]
+fn nul_bytes_may_only_stand_behind_the_end() {
+    let (line, reason) = error_of("", "ret;\0 ret;", "");
+    assert_eq!((line, reason.as_str()), (6, "expected text, found a NUL byte"));
+    assert_eq!(parse(&format!("{KERNEL}\0\0")), parse(KERNEL));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
