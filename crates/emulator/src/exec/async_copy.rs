@@ -1,7 +1,9 @@
 //! `cp.async`: copies of 4, 8 or 16 bytes per thread from global to shared memory (ISA notes, section 2.4).
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::copy_groups::Family;
-use super::mbarrier::{self, Change, Place};
+use super::mbarrier::{self, Change, Place, Together};
 use super::memory::{self, MemorySpace};
 use super::{Op, lanes, transfer};
 use crate::check::{Access, Actor, Bytes, Event, Order, Proxy, Use};
@@ -194,6 +196,7 @@ impl Copy {
 /// Arrives at a barrier once the copies that the lanes issued so far are complete.
 fn arrive(machine: &mut Cluster, warp: &Warp, mask: u32, place: Place, counted: bool) -> Result<(), Fault> {
     let at = mbarrier::shared_addresses(machine, warp, mask, place, true)?;
+    let together = Arc::new(Mutex::new(Together::default()));
     for lane in lanes(mask) {
         let actor = Cluster::actor(warp, 1 << lane);
         if !counted {
@@ -202,30 +205,35 @@ fn arrive(machine: &mut Cluster, warp: &Warp, mask: u32, place: Place, counted: 
         let operation = machine.engine.operation();
         machine.notify(warp, 1 << lane, &Event::Issue { operation });
         let copies = warp.copies.incomplete(Family::Small, lane);
-        queue_arrival(machine, actor, at[lane], operation, copies);
+        let arrival = Arrival { actor, address: at[lane], operation, copies, together: together.clone() };
+        queue_arrival(machine, arrival);
     }
     Ok(())
 }
 
+/// An arrival that waits for copies of its lane.
+struct Arrival {
+    actor: Actor,
+    address: u32,
+    operation: u64,
+    copies: Vec<u64>,
+    /// With the other lanes of the instruction.
+    together: Arc<Mutex<Together>>,
+}
+
 /// Queues the arrival; it queues itself again while a copy is in flight.
-fn queue_arrival(machine: &mut Cluster, actor: Actor, address: u32, operation: u64, copies: Vec<u64>) {
+fn queue_arrival(machine: &mut Cluster, arrival: Arrival) {
     let action = move |machine: &mut Cluster| {
+        let Arrival { actor, address, operation, ref copies, ref together } = arrival;
         let lane = actor.lanes.trailing_zeros() as usize;
         let warp = machine.ctas[actor.cta as usize].warps[actor.warp as usize].as_deref();
         let open = warp.map_or(Vec::new(), |warp| warp.copies.incomplete(Family::Small, lane));
         if copies.iter().any(|copy| open.contains(copy)) {
-            queue_arrival(machine, actor, address, operation, copies);
+            queue_arrival(machine, arrival);
             return Ok(());
         }
-        transfer::forget_copies(machine, &actor, &copies);
-        if let Some(observer) = &mut machine.observer
-            && let Some(phase) = mbarrier::phase_of(&machine.ctas, address)
-        {
-            let order = Order::Release(crate::check::Scope::Cta);
-            for &operation in &copies {
-                observer.event(&actor, &Event::MbarrierArrive { address, phase, order, operation });
-            }
-        }
+        transfer::forget_copies(machine, &actor, copies);
+        together.lock().unwrap_or_else(PoisonError::into_inner).check(machine, &actor, address)?;
         mbarrier::signal(machine, &actor, address, operation)
     };
     machine.engine.push(machine.clock, Box::new(action));

@@ -17,7 +17,7 @@ use crate::exec::lanes;
 use crate::exec::memory::{self, MemorySpace};
 use crate::exec::multicast::{self, Multicast};
 use crate::finding::{Finding, Kind};
-use crate::machine::{Block, Cluster, Cta, Fault, Outcome, P, R32, R64, WARP, Warp};
+use crate::machine::{Block, Cluster, Fault, Outcome, P, R32, R64, WARP, Warp};
 use crate::memory::{AccessError, Space};
 
 /// A decoded instruction of the family.
@@ -171,10 +171,38 @@ fn find(machine: &Cluster, address: u32) -> Option<&Mbarrier> {
     machine.ctas.get(Cluster::rank_of(address) as usize)?.mbarriers.get(address & 0x00ff_ffff)
 }
 
-/// The phase in progress of a barrier.
-pub(crate) fn phase_of(ctas: &[Cta], address: u32) -> Option<u64> {
-    let cta = ctas.get(Cluster::rank_of(address) as usize)?;
-    cta.mbarriers.get(address & 0x00ff_ffff).map(|barrier| barrier.phase)
+/// The phases in which the lanes of one instruction arrive. All that arrive at one barrier must do so in the same phase: when it
+/// completes before the last of them, its count is too small, and whoever waits does not wait for the rest.
+#[derive(Debug, Default)]
+pub(crate) struct Together {
+    phases: Vec<(u32, u64)>,
+}
+
+impl Together {
+    /// A lane is about to arrive.
+    ///
+    /// # Errors
+    /// MB04: lanes before it arrived at the same barrier in another phase.
+    pub(crate) fn check(&mut self, machine: &Cluster, actor: &Actor, address: u32) -> Result<(), Fault> {
+        let Some(barrier) = find(machine, address) else {
+            return Ok(());
+        };
+        let phase = barrier.phase;
+        match self.phases.iter().find(|known| known.0 == address) {
+            None => self.phases.push((address, phase)),
+            Some(&(_, first)) if first != phase => {
+                let message = format!(
+                    "MB04: phase {first} completed before lane {} arrived, and lanes of the same instruction arrived in it: its {} arrivals are too few; {}",
+                    actor.lanes.trailing_zeros(),
+                    barrier.expected,
+                    describe(machine, address)
+                );
+                return Err(finding(machine, actor, address, message));
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
 }
 
 fn finding(machine: &Cluster, actor: &Actor, address: u32, message: String) -> Fault {
@@ -417,16 +445,19 @@ fn arrive(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &MbarrierOp) ->
     let at = shared_addresses(machine, warp, mask, address, false)?;
     let operands = *warp.regs.get::<u32>(operand);
     let ranks = multicast.map(|mask| mask.masks(warp));
+    let mut together = Together::default();
     for lane in lanes(mask) {
         let actor = Cluster::actor(warp, 1 << lane);
         let (count, expect) = if expect { (1, operands[lane]) } else { (operands[lane], 0) };
         let change = Change::Arrive { count, expect, drop, no_complete };
         if let Some(ranks) = ranks {
             for address in multicast::addresses(at[lane], ranks[lane]) {
+                together.check(machine, &actor, address)?;
                 update(machine, &actor, address, change, order, 0)?;
             }
             continue;
         }
+        together.check(machine, &actor, at[lane])?;
         let before = with_live(machine, &actor, at[lane], |barrier| barrier.word())?;
         update(machine, &actor, at[lane], change, order, 0)?;
         if let Some(state) = state {

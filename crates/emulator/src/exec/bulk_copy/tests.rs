@@ -172,6 +172,56 @@ fn cp_async_arrives_at_a_barrier() {
 }
 
 #[test]
+fn cp_async_may_be_issued_before_its_barrier_exists() {
+    let body = |first: &str, count: u32, form: &str| {
+        format!(
+            "setp.eq.u32 %p1, %r0, 0; mov.u32 %r2, bars; mov.u32 %r3, tile; shl.b32 %r10, %r0, 4; add.u32 %r11, %r3, %r10;
+             cvt.u64.u32 %rd5, %r10; add.u64 %rd5, %rd0, %rd5; cp.async.cg.shared.global [%r11], [%rd5], 16;
+             @%p1 mbarrier.init.shared::cta.b64 [%r2], {count}; {first}
+             cp.async.mbarrier.arrive.{form}shared::cta.b64 [%r2]; bar.sync 0;
+             {} {WAIT} {OUT}",
+            if form.is_empty() { "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r2];" } else { "" }
+        )
+    };
+    let fenced = "fence.mbarrier_init.release.cluster; bar.sync 0;";
+    for (form, count) in [("noinc.", 64), ("", 1)] {
+        let text = body(fenced, count, form);
+        let case = Case { threads: 64, ..Case::new(&text) };
+        assert_eq!(case.output()[..1024], case.input[..1024], "{form}");
+    }
+    // Without the barrier the arrivals of the second warp have no order behind the initialisation.
+    let text = body("fence.mbarrier_init.release.cluster;", 64, "noinc.");
+    let case = Case { threads: 64, ..Case::new(&text) };
+    let found = (0..4).flat_map(|seed| case.run(crate::CompletionPolicy::Random, seed).0.findings);
+    let found: Vec<String> = found.map(|finding| finding.to_string()).collect();
+    assert!(found.iter().any(|text| text.contains("without order behind its initialisation")), "{found:#?}");
+    // Nothing covers a copy that is issued behind the arrival.
+    let text =
+        body(fenced, 64, "noinc.").replace("WAIT:", "cp.async.cg.shared.global [%r11], [%rd5 + 1024], 16; WAIT:");
+    Case { threads: 64, ..Case::new(&text) }.finds("races with");
+}
+
+#[test]
+fn cp_async_arrivals_of_one_instruction_are_in_one_phase() {
+    let body = |count: u32| {
+        format!(
+            "setp.eq.u32 %p1, %r0, 0; mov.u32 %r2, bars; mov.u32 %r3, tile; @%p1 mbarrier.init.shared::cta.b64 [%r2], {count}; fence.mbarrier_init.release.cluster; bar.sync 0;
+             shl.b32 %r10, %r0, 4; add.u32 %r11, %r3, %r10; cvt.u64.u32 %rd5, %r10; add.u64 %rd5, %rd0, %rd5;
+             cp.async.cg.shared.global [%r11], [%rd5], 16; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2]; {WAIT} {OUT}"
+        )
+    };
+    Case::new(&body(32)).output();
+    let text = body(31);
+    for seed in 0..4 {
+        let (report, _) = Case::new(&text).run(crate::CompletionPolicy::Random, seed);
+        let found = report.findings.iter().find(|f| f.message.contains("its 31 arrivals are too few"));
+        let found = found.unwrap_or_else(|| panic!("{:?}", report.findings));
+        assert!(found.ptx.contains("cp.async.mbarrier.arrive.noinc"), "{found}");
+        assert!(found.object.as_ref().is_some_and(|name| name.starts_with("bars")), "{found}");
+    }
+}
+
+#[test]
 fn broken_rules() {
     let load = |operands: &str| {
         start(&format!("@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {operands};"))

@@ -168,3 +168,18 @@ fn deadlocks_name_barrier_phase_and_last_arrival() {
         "waits for phase 0 of mbarrier bars (0x400) in phase 0: 1 of 2 arrivals pending, 512 bytes to come; last arrival by warp 0",
     );
 }
+
+#[test]
+fn lanes_of_one_instruction_arrive_in_one_phase() {
+    let arrive = "mbarrier.arrive.shared::cta.b64 _, [%r2]; WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0; @!%p2 bra WAIT;";
+    Case::new(&with_barrier(32, arrive)).output();
+    for found in ["MB04: phase 0 completed before lane 31 arrived", "[bars", "mbarrier.arrive.shared::cta.b64 _"] {
+        Case::new(&with_barrier(31, arrive)).finds(found);
+    }
+    // The barrier of two warps lacks one arrival: the last lane of the second one is late.
+    Case { threads: 64, ..Case::new(&with_barrier(63, arrive)) }.finds("before lane 31 arrived");
+    // One lane after another, each in a phase of its own, is what it says.
+    let each = "mov.u32 %r5, 0; LOOP: setp.eq.u32 %p2, %r5, %r0; @%p2 mbarrier.arrive.shared::cta.b64 _, [%r2];
+        add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 32; @%p3 bra LOOP;";
+    Case::new(&with_barrier(16, each)).output();
+}
