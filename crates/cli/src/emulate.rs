@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Schedules to try: warp order and completion times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// Most warp instructions of one cluster; max_instructions of the launch file, or 2000000000, when left out.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    max_instructions: Option<u64>,
     /// Also print the counters.
     #[arg(long)]
     stats: bool,
@@ -49,6 +52,9 @@ pub(crate) struct Args {
     #[arg(long)]
     read_fences: bool,
 }
+
+/// A minute or so of one core: a foreign kernel that takes longer has more likely no end.
+const FOREIGN_INSTRUCTION_LIMIT: u64 = 2_000_000_000;
 
 type Tensors = BTreeMap<String, FileTensor>;
 
@@ -126,6 +132,8 @@ fn run(
     let mut options = with_seed(Options::new(target), seed);
     options.checks.tensor_fences = args.tensor_fences;
     options.checks.read_fences = args.read_fences;
+    options.instruction_limit =
+        args.max_instructions.or(launch.max_instructions()).unwrap_or(FOREIGN_INSTRUCTION_LIMIT);
     let device = Emulator::new(target, options);
     let loaded = device.load(module)?;
     let bound = launch.bind(&device, &*loaded.kernel(kernel)?, inputs)?;
@@ -144,7 +152,11 @@ fn kernel(args: &Args, module: &Module) -> anyhow::Result<String> {
         (Some(name), _) if kernels.contains(&name.as_str()) => Ok(name.clone()),
         (None, [only]) => Ok((*only).to_string()),
         (given, _) => {
-            bail!("kernel: expected one of {}, got {}", kernels.join(", "), given.as_deref().unwrap_or("none"))
+            let expected = match kernels.is_empty() {
+                true => "a module with an .entry and its body".to_string(),
+                false => format!("one of {}", kernels.join(", ")),
+            };
+            bail!("kernel: expected {expected}, got {}", given.as_deref().unwrap_or("none"))
         }
     }
 }
@@ -153,9 +165,9 @@ fn target(args: &Args, module: &Module) -> anyhow::Result<Target> {
     if let Some(arch) = args.arch {
         return Ok(arch.into());
     }
-    let word = module.tree.target.first().cloned().unwrap_or_default();
+    let word = module.tree.target.first().map_or("none", String::as_str);
     let known = Target::ALL.map(|target| target.to_string()).join(", ");
-    Target::parse(&word).with_context(|| format!("ptx: expected a .target that runs as one of {known}, got {word}"))
+    Target::parse(word).with_context(|| format!("ptx: expected a .target that runs as one of {known}, got {word}"))
 }
 
 /// Counters in lines.
@@ -257,6 +269,7 @@ mod tests {
             output: Some(output.clone()),
             arch: Some(Arch::Sm103),
             seeds: 3,
+            max_instructions: None,
             stats: true,
             tensor_fences: false,
             read_fences: false,
@@ -272,5 +285,18 @@ mod tests {
         args.launch = scratch("past.json", launch(9).as_bytes());
         let report = main(&args).unwrap();
         assert!(report.failed && report.text.contains("past the end of x"), "{}", report.text);
+        // Fifteen instructions: those of the file stand where none are given.
+        let limited = launch(8).replacen('{', r#"{"max_instructions": 5, "#, 1);
+        args.launch = scratch("limited.json", limited.as_bytes());
+        let report = main(&args).unwrap();
+        assert!(report.failed && report.text.contains("5 warp instructions in one cluster"), "{}", report.text);
+        args.max_instructions = Some(100);
+        assert!(!main(&args).unwrap().failed);
+        args.max_instructions = None;
+        args.ptx = scratch("empty.ptx", b".version 8.6\n.target sm_100a\n.address_size 64\n");
+        assert_eq!(
+            main(&args).err().unwrap().to_string(),
+            "kernel: expected a module with an .entry and its body, got none"
+        );
     }
 }

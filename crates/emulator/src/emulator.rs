@@ -7,7 +7,7 @@ use crate::check::overlap::Earlier;
 use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
-use crate::isa::Target;
+use crate::isa::{Target, TargetWord};
 use crate::machine::{Grid, LaunchShape};
 use crate::memory::{AccessError, GlobalMemory, SHARED_START};
 use crate::options::Options;
@@ -231,8 +231,8 @@ impl Emulator {
     /// The target does not run the module; bad initialisers.
     pub fn load(&self, module: &Module) -> Result<LoadedModule> {
         let tree = module.tree.clone();
-        let word = tree.target.first().cloned().unwrap_or_default();
-        if !self.target.runs(&word) {
+        let word = tree.target.first().map_or("none", String::as_str);
+        if !TargetWord::parse(word).is_some_and(|word| word.runs_on(self.target)) {
             return Err(Error::launch("module", format!("a .target that {} runs", self.target), word));
         }
         let mut globals: Globals = functions_of(&tree).collect();

@@ -13,6 +13,8 @@
 //! | `{"tensor_map": {"tensor", "dtype", "dims", "strides", "box", "element_strides", "swizzle", "interleave", "oob"}}` | the 128-byte record by value; with `"in": "global"` the address of a record in global memory |
 //! | `{"struct": [..], "align": n}` | the fields at their natural alignment |
 //!
+//! `"max_instructions": n` ends the launch when a cluster has executed so many warp instructions: a loop may have no end.
+//!
 //! `dims`, `box` and `element_strides` start with the innermost dimension, and `strides` are the bytes of dimensions 1 and
 //! up, as for `cuTensorMapEncodeTiled`. Poisoned buffers hold 0xff bytes and count as unwritten: reading them is a finding.
 
@@ -84,6 +86,8 @@ pub struct LaunchFile {
     cluster: Option<Sizes>,
     #[serde(default, alias = "dynamic_shared_bytes", alias = "shared", alias = "shared_bytes")]
     dynamic_shared: u32,
+    #[serde(default)]
+    max_instructions: Option<u64>,
     params: Vec<Param>,
 }
 
@@ -170,6 +174,11 @@ impl LaunchFile {
     /// What is wrong and where.
     pub fn parse(text: &str) -> Result<LaunchFile> {
         serde_json::from_str(text).map_err(|error| Error::launch("launch file", "the documented form", error))
+    }
+
+    /// Most warp instructions of a cluster, where the file says so: [`Options::instruction_limit`](crate::Options).
+    pub fn max_instructions(&self) -> Option<u64> {
+        self.max_instructions
     }
 
     /// Allocates and fills the buffers, encodes tensor maps, and lays the parameters out as `program` declares them.

@@ -63,12 +63,15 @@ pub struct Options {
     pub numerics: MatrixNumerics,
     /// Approximate functions, perturbed from a seed or not.
     pub approximation: Approximation,
-    /// Most warp instructions of one cluster.
+    /// Most warp instructions of one cluster: beyond, a launch ends with [`Kind::InstructionLimit`](crate::Kind). A core executes some
+    /// 20 to 40 million a second.
     pub instruction_limit: u64,
     /// Counts how often each line is executed: [`Report::executed`](crate::Report::executed).
     pub profile: bool,
     /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do, but those about values of the inputs.
     pub deny_warnings: bool,
+    /// A launch ends with its first finding, warnings included: for tests that ask whether there is one.
+    pub stop_at_finding: bool,
     /// Changes the PTX of a program, by name, before [`EmulatedRuntime`](crate::EmulatedRuntime) loads it: for tests that damage one.
     pub patch: Option<Patch>,
     /// Makes a checker for each cluster in place of the one that `checks.order` asks for.
@@ -89,6 +92,7 @@ impl Options {
             instruction_limit: 20_000_000_000,
             profile: false,
             deny_warnings: false,
+            stop_at_finding: false,
             patch: None,
             observer: None,
         }

@@ -210,6 +210,7 @@ impl Run {
             products: Default::default(),
             output: String::new(),
             spins: 0,
+            watch: None,
         }
     }
 
@@ -255,6 +256,7 @@ impl Run {
             mbarriers: Mbarriers::default(),
             barriers: std::array::from_fn(|_| NamedBarrier::default()),
             register_pool: 0,
+            register_changes: vec![Vec::new(); live.len()],
             warps: warps.collect(),
             live_threads: threads,
             live_by_warp: live,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bakewell_emulator::Target;
 use bakewell_emulator::decode::Refusal;
+use bakewell_emulator::isa::TargetWord;
 use bakewell_emulator::isa::table::{Handler, TABLE};
 use bakewell_emulator::parse::ast::{Instruction, Operand};
 
@@ -27,7 +28,7 @@ fn look_up(form: &str, target: Target) -> Result<(), Refusal> {
             operands: vec![Operand::Sink; operands],
             line: 1,
         };
-        match TABLE.find(&instruction, target, VERSION) {
+        match TABLE.find(&instruction, target, TargetWord::exactly(target), VERSION) {
             Ok(_) => return Ok(()),
             Err(Refusal::Missing(reason)) if reason.starts_with("expected operands") => {}
             Err(reason) => refusal = Some(reason),

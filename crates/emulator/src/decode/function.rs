@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::exec::Op;
 use crate::exec::call::{CallOp, STACK_BYTES};
 use crate::exec::control::ControlOp;
-use crate::exec::wgmma;
+use crate::exec::{tcgen05, wgmma};
 use crate::isa::table::TABLE;
-use crate::isa::{Target, Type};
+use crate::isa::{Target, TargetWord, Type};
 use crate::machine::RegCounts;
 use crate::parse::ast::{Address, Function, Init, Instruction, Module, Operand, Space, Statement, Variable};
 
@@ -43,12 +43,26 @@ fn decode(
     refusals: Option<&mut Vec<Error>>,
 ) -> Result<Program> {
     let Some(entry) = module.functions.iter().find(|f| f.entry && f.name == name && f.body.is_some()) else {
-        let known: Vec<_> = module.functions.iter().filter(|f| f.entry).map(|f| f.name.as_str()).collect();
-        return Err(Error::launch("kernel", format!("one of {known:?}"), name));
+        let entries = module.functions.iter().filter(|f| f.entry && f.body.is_some());
+        let known: Vec<_> = entries.map(|f| f.name.as_str()).collect();
+        let expected = match known.is_empty() {
+            true => "a module with an .entry and its body".to_string(),
+            false => format!("one of {}", known.join(", ")),
+        };
+        return Err(Error::launch("kernel", expected, name));
+    };
+    let word = module.target.first().map_or("", String::as_str);
+    let Some(word) = TargetWord::parse(word) else {
+        return Err(Error::launch(
+            "module",
+            "a .target such as sm_90a or sm_100f",
+            if word.is_empty() { "none" } else { word },
+        ));
     };
     let reached = Reached::from(module, entry);
     let mut decoder = Decoder {
         target,
+        word,
         ptx: (module.version.0.min(1000) * 10 + module.version.1) as u16,
         scopes: vec![HashMap::new()],
         globals,
@@ -137,6 +151,7 @@ fn finish(
     Ok(Program {
         name: entry.name.clone(),
         product_registers: wgmma::registers::shared_with_products(&decoder.instrs, &decoder.named_by),
+        loaded_registers: tcgen05::registers::shared_with_loads(&decoder.instrs, &decoder.named_by),
         instrs: decoder.instrs,
         lines: decoder.lines,
         text: Arc::new(module.lines.clone()),
@@ -407,9 +422,18 @@ impl<'m> Unit<'m, '_, '_> {
                 if bytes > 1 << 16 {
                     return self.error(variable.line, "parameter too large");
                 }
-                Ok(Formal::Local(self.decoder.local(bytes as u32, align), bytes as u32))
+                let offset = self.local(variable, bytes, align)?;
+                Ok(Formal::Local(offset, bytes as u32))
             })
             .collect()
+    }
+
+    /// A place of a variable in the thread's own memory.
+    fn local(&mut self, variable: &Variable, bytes: u64, align: u32) -> Result<u32> {
+        match self.decoder.local(bytes, align) {
+            Some(offset) => Ok(offset),
+            None => self.error(variable.line, "expected at most 16 MiB of .local and .param memory of a thread"),
+        }
     }
 
     /// Registers and local bytes handed out so far.
@@ -523,10 +547,7 @@ impl<'m> Unit<'m, '_, '_> {
                 });
             }
             Space::Local | Space::Param => {
-                if bytes > 1 << 24 {
-                    return self.error(variable.line, format!("expected at most 16 MiB, got {bytes}"));
-                }
-                let offset = self.decoder.local(bytes as u32, align);
+                let offset = self.local(variable, bytes, align)?;
                 self.declare(&variable.name, Symbol::Local(offset, bytes as u32));
             }
             Space::Global | Space::Const => {
@@ -577,7 +598,7 @@ impl<'m> Unit<'m, '_, '_> {
             let (p, _) = self.decoder.pred(&Operand::Name(guard.register.clone()))?;
             self.decoder.guard = if guard.negated { Guard::Unless(p) } else { Guard::If(p) };
         }
-        let decode = TABLE.find(instruction, self.decoder.target, self.decoder.ptx)?;
+        let decode = TABLE.find(instruction, self.decoder.target, self.decoder.word, self.decoder.ptx)?;
         decode(self.decoder, instruction)
     }
 }

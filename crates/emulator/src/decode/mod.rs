@@ -16,7 +16,8 @@ pub use program::{Demands, FrameRange, Guard, Instr, ParamInfo, Program};
 use std::collections::HashMap;
 
 use crate::exec::Op;
-use crate::isa::{Target, Type};
+use crate::isa::table::expect_word;
+use crate::isa::{Target, TargetWord, Type, Words};
 use crate::machine::{P, R32, R64, R128, Reg, RegCounts};
 use crate::parse::ast::Instruction;
 
@@ -113,6 +114,8 @@ pub(crate) struct Named {
 pub struct Decoder<'a> {
     /// Target architecture.
     pub target: Target,
+    /// `.target` of the module.
+    pub word: TargetWord,
     /// `.version` times ten, 86.
     pub ptx: u16,
     pub(crate) scopes: Vec<HashMap<String, Symbol>>,
@@ -147,6 +150,11 @@ impl Decoder<'_> {
     pub fn emit(&mut self, op: Op) {
         self.instrs.push(Instr { guard: self.guard, op });
         self.lines.push(self.line);
+    }
+
+    /// Refuses what not all targets have, and neither do plain words of those before.
+    pub(crate) fn expect_targets(&self, targets: u8, what: &str) -> Result<(), Refusal> {
+        expect_word(self.word, self.target, (targets, Words::Plain), || what.to_string())
     }
 
     /// Takes back the operations emitted since there were `count`.
@@ -244,11 +252,12 @@ impl Decoder<'_> {
         self.labels[label.0 as usize] = Some(self.instrs.len() as u32);
     }
 
-    /// Local memory for the thread: offset of `bytes` bytes.
-    pub(crate) fn local(&mut self, bytes: u32, align: u32) -> u32 {
+    /// Local memory for the thread: offset of `bytes` bytes; `None` when all of it would be more than 16 MiB.
+    pub(crate) fn local(&mut self, bytes: u64, align: u32) -> Option<u32> {
         let offset = self.local_bytes.next_multiple_of(align.max(1));
-        self.local_bytes = offset + bytes;
-        offset
+        let end = u64::from(offset).saturating_add(bytes);
+        self.local_bytes = u32::try_from(end).ok().filter(|&end| end <= 1 << 24)?;
+        Some(offset)
     }
 
     pub(crate) fn lookup(&self, name: &str) -> Option<&Symbol> {

@@ -354,6 +354,9 @@ impl Decoder<'_> {
             if !matches!(reg, Reg::R32(_) | Reg::R64(_)) || ty.bytes() < 4 {
                 return Refusal::invalid(format!("expected a 32- or 64-bit address, got {name} (.{})", ty.word()));
             }
+            if matches!(reg, Reg::R32(_)) {
+                expect_near(address.offset)?;
+            }
             return Ok(Addr { base: Some(reg), offset: address.offset });
         }
         let offset = address.offset;
@@ -361,6 +364,7 @@ impl Decoder<'_> {
             Some(Symbol::Global(at)) => Ok(Addr { base: None, offset: at as i64 + offset }),
             Some(Symbol::Param(at) | Symbol::Local(at, _)) => Ok(Addr { base: None, offset: i64::from(at) + offset }),
             Some(Symbol::Shared(_) | Symbol::SharedDynamic) => {
+                expect_near(offset)?;
                 let (reg, _) = self.symbol_address(name, 0, Type::U32)?;
                 Ok(Addr { base: Some(reg), offset })
             }
@@ -439,6 +443,14 @@ impl Decoder<'_> {
             Symbol::Register(..) | Symbol::Registers { .. } => Refusal::invalid(format!("{name} is not a value")),
         }
     }
+}
+
+/// Addresses of 32 bits wrap; an offset beyond that, negative or not, is no offset but a mistake.
+fn expect_near(offset: i64) -> Result<(), Refusal> {
+    if (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&offset) {
+        return Ok(());
+    }
+    Refusal::invalid(format!("expected an offset that fits the 32 bits of the address, got {offset}"))
 }
 
 fn mask_of(ty: Type) -> u128 {

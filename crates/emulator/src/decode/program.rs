@@ -89,6 +89,8 @@ pub struct Program {
     pub instrs: Vec<Instr>,
     /// Registers of wgmma products that each other operation names; empty without wgmma.
     pub product_registers: Vec<Touched>,
+    /// Registers of tensor-memory loads that each operation names; empty without any load.
+    pub loaded_registers: Vec<Box<[R32]>>,
     /// Line in the PTX text of each operation.
     pub lines: Vec<u32>,
     /// The PTX text by line, for messages.

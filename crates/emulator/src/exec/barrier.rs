@@ -1,9 +1,10 @@
 //! Named barriers, warp barriers, fences.
 
-use crate::check::{Event, Order, ProxyFence, Scope};
+use crate::check::{Actor, Event, Order, ProxyFence, Scope};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::{Op, lanes};
 use crate::finding::Kind;
+use crate::isa::Words;
 use crate::isa::table::Row;
 use crate::machine::{Block, Cluster, Outcome, P, R32, WARP, Warp};
 use crate::parse::ast::Instruction;
@@ -54,7 +55,7 @@ pub static ROWS: &[Row] = &[
         decode_proxy_fence,
         "9.7.13.8",
     ),
-    Row::new("setmaxnreg (inc|dec) sync aligned u32", "n", decode_registers, "9.7.19.5"),
+    Row::new("setmaxnreg (inc|dec) sync aligned u32", "n", decode_registers, "9.7.19.5").needs(Words::Family),
 ];
 
 /// Result of `bar.red`.
@@ -198,8 +199,11 @@ fn decode_registers(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Res
 pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp) -> Outcome {
     match *op {
         BarrierOp::Named { id, threads, waits, aligned, predicate, .. } => {
-            if aligned && let Some(outcome) = machine.require_aligned(warp, mask) {
-                return outcome;
+            if aligned {
+                if let Some(outcome) = machine.require_aligned(warp, mask) {
+                    return outcome;
+                }
+                warn_of_exited(machine, warp);
             }
             let first = mask.trailing_zeros() as usize;
             let id = warp.regs.get::<u32>(id)[first];
@@ -249,12 +253,32 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &BarrierOp
     }
 }
 
+/// An aligned barrier is for all threads of a warp. Devices do without those that exited, and much code counts on it.
+fn warn_of_exited(machine: &mut Cluster, warp: &Warp) {
+    let exited = warp.born & !warp.live;
+    if exited != 0 {
+        let message =
+            format!("lanes {exited:#010x} of the warp exited before this barrier, which all its threads must execute");
+        let mut finding = machine.finding(Kind::Barrier, warp, warp.live, message);
+        finding.warning = true;
+        machine.report(*finding);
+    }
+}
+
 /// `setmaxnreg`: takes registers from the pool of the CTA or gives them back. A kernel whose register count is not
 /// fixed has no pool, and the instruction no effect.
 fn set_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, more: bool) -> Outcome {
     if let Some(outcome) = machine.require_aligned(warp, mask) {
         return outcome;
     }
+    let outcome = change_registers(machine, warp, mask, count, more);
+    if !matches!(outcome, Outcome::Retry(_)) {
+        machine.ctas[warp.cta as usize].register_changes[warp.index as usize].push((count, warp.pc()));
+    }
+    outcome
+}
+
+fn change_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, more: bool) -> Outcome {
     if warp.register_budget == 0 {
         return Outcome::Next;
     }
@@ -283,6 +307,37 @@ fn set_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u32, 
     }
     warp.register_budget = count;
     Outcome::Yield
+}
+
+/// Warps of a warpgroup.
+const WARPGROUP: usize = 4;
+
+/// The CTA of rank `rank` exited: each setmaxnreg must have been executed by all warps of its warpgroup.
+pub fn cta_exit(machine: &mut Cluster, rank: u32) {
+    let changes = std::mem::take(&mut machine.ctas[rank as usize].register_changes);
+    for (group, warps) in changes.chunks(WARPGROUP).enumerate() {
+        let most = warps.iter().map(Vec::len).max().unwrap_or(0);
+        let count_at = |warp: &Vec<(u32, u32)>, nth: usize| warp.get(nth).map(|change| change.0);
+        let differs = |&nth: &usize| warps.iter().any(|warp| count_at(warp, nth) != count_at(&warps[0], nth));
+        let Some(nth) = (0..most).find(differs) else {
+            continue;
+        };
+        let first = (0..).zip(warps).find_map(|(index, warp)| warp.get(nth).map(|&change| (index, change)));
+        let Some((index, (count, pc))) = first else {
+            continue;
+        };
+        let others = (0..).zip(warps).filter(|(_, warp)| count_at(warp, nth) != Some(count));
+        let base = (group * WARPGROUP) as u32;
+        let others: Vec<String> = others.map(|(index, _): (u32, _)| (base + index).to_string()).collect();
+        let actor = Actor { cta: rank, warp: base + index, lanes: u32::MAX, pc };
+        let message = format!(
+            "setmaxnreg to {count} is executed by warp {} and not by warps {} of its warpgroup: all of them must",
+            actor.warp,
+            others.join(", ")
+        );
+        let finding = machine.finding_of(Kind::Registers, &actor, message);
+        machine.report(*finding);
+    }
 }
 
 /// The warp reaches a named barrier.
@@ -394,5 +449,49 @@ mod tests {
         // Nobody gives back what is asked for.
         let found = findings(".maxntid 128, 1, 1 .maxnreg 96", "setmaxnreg.inc.sync.aligned.u32 104;");
         assert_eq!(found[0].0, Kind::Deadlock);
+    }
+
+    #[test]
+    fn every_warp_of_a_warpgroup_changes_its_registers() {
+        let bounds = ".maxntid 128, 1, 1 .maxnreg 96";
+        let by = |executes: &str| {
+            format!(
+                ".reg .pred %p; .reg .b32 %r; mov.u32 %r, %tid.x; {executes} @!%p bra OUT;
+                 setmaxnreg.dec.sync.aligned.u32 64; OUT: setmaxnreg.dec.sync.aligned.u32 48;"
+            )
+        };
+        for (directives, executes) in [
+            (bounds, "setp.lt.u32 %p, %r, 128;"),
+            (bounds, "setp.gt.u32 %p, %r, 127;"),
+            ("", "setp.lt.u32 %p, %r, 128;"),
+        ] {
+            assert_eq!(findings(directives, &by(executes)), []);
+        }
+        // Also where the kernel's register count is not fixed, and setmaxnreg without effect.
+        for directives in [bounds, ""] {
+            let found = findings(directives, &by("setp.lt.u32 %p, %r, 32;"));
+            let [(Kind::Registers, message)] = found.as_slice() else { panic!("{found:?}") };
+            assert_eq!(
+                message,
+                "setmaxnreg to 64 is executed by warp 0 and not by warps 1, 2, 3 of its warpgroup: all of them must"
+            );
+            let found = findings(directives, &by("setp.ge.u32 %p, %r, 64;"));
+            assert!(found[0].1.contains("setmaxnreg to 48 is executed by warp 0 and not by warps 2, 3"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn lanes_that_exited_are_missed_at_aligned_barriers() {
+        let body = |bound: u32, barrier: &str| {
+            format!(".reg .pred %p; .reg .b32 %r; mov.u32 %r, %tid.x; setp.ge.u32 %p, %r, {bound}; @%p exit; {barrier}")
+        };
+        for fine in [body(96, "bar.sync 0;"), body(128, "bar.sync 0;"), body(100, "barrier.sync 0;")] {
+            assert_eq!(findings("", &fine), []);
+        }
+        for barrier in ["bar.sync 0;", "barrier.sync.aligned 2, 128;", "bar.arrive 1, 128;"] {
+            let found = findings("", &body(100, barrier));
+            let [(Kind::Barrier, message)] = found.as_slice() else { panic!("{found:?}") };
+            assert!(message.starts_with("lanes 0xfffffff0 of the warp exited before this barrier"), "{message}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::{Op, lanes};
 use crate::check::{Actor, Event, Use};
 use crate::decode::{Decoder, Refusal};
 use crate::finding::Kind;
+use crate::isa::Words;
 use crate::isa::table::{BLACKWELL, Row};
 use crate::machine::{Cluster, Fault, Outcome, P, R32, R128, Warp};
 use crate::memory::Space;
@@ -15,12 +16,20 @@ use crate::parse::ast::Instruction;
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
     Row::new(
-        "clusterlaunchcontrol try_cancel async {shared::cta} mbarrier::complete_tx::bytes {multicast::cluster::all} b128",
+        "clusterlaunchcontrol try_cancel async {shared::cta} mbarrier::complete_tx::bytes b128",
         "[response], [bar]",
         decode_cancel,
         "9.7.13.14.1",
     )
     .on(BLACKWELL, 86),
+    Row::new(
+        "clusterlaunchcontrol try_cancel async {shared::cta} mbarrier::complete_tx::bytes multicast::cluster::all b128",
+        "[response], [bar]",
+        decode_cancel,
+        "9.7.13.14.1",
+    )
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new("clusterlaunchcontrol query_cancel is_canceled pred b128", "d, response", decode_canceled, "9.7.13.14.2")
         .on(BLACKWELL, 86),
     Row::new(

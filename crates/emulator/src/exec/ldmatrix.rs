@@ -7,6 +7,7 @@ use crate::check::{Access, Bytes, Order, Proxy, Use};
 use crate::decode::{Addr, Decoder, Refusal};
 use crate::exec::memory::{self, MemorySpace};
 use crate::exec::{Op, lanes};
+use crate::isa::Words;
 use crate::isa::table::{BLACKWELL, Row};
 use crate::layout::matrix::{MatrixForm, RowPacking, transpose_m8n8};
 use crate::machine::{Cluster, Fault, Outcome, R32, WARP, Warp};
@@ -23,21 +24,24 @@ pub static ROWS: &[Row] = &[
         "async 5.6",
     ),
     Row::new("ldmatrix sync aligned m16n16 (x1|x2) trans {shared|shared::cta} b8", "d, [a]", decode_load, "async 5.6")
-        .on(BLACKWELL, 86),
+        .on(BLACKWELL, 86)
+        .needs(Words::Family),
     Row::new(
         "ldmatrix sync aligned m16n16 (x1|x2) trans {shared|shared::cta} b8x16 (b4x16_p64|b6x16_p32)",
         "d, [a]",
         decode_load,
         "async 5.6",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new(
         "ldmatrix sync aligned m8n16 (x1|x2|x4) {shared|shared::cta} b8x16 (b4x16_p64|b6x16_p32)",
         "d, [a]",
         decode_load,
         "async 5.6",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::refused(
         "ldmatrix sync aligned m8n16 (x1|x2|x4) {shared|shared::cta} s8 s4",
         "d, [a]",
@@ -56,7 +60,8 @@ pub static ROWS: &[Row] = &[
         decode_store,
         "async 5.6",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new("movmatrix sync aligned m8n8 trans b16", "d, a", decode_move, "async 5.6"),
 ];
 

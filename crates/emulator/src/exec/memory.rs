@@ -12,6 +12,7 @@ use crate::finding::Kind;
 use crate::isa::Type;
 use crate::machine::{Cluster, Fault, Outcome, Reg, WARP, Warp};
 use crate::memory::{AccessError, Space};
+use crate::trace::Path;
 use access::param_bytes;
 use count::count;
 use words::{collect_words, gather_words, in_words, scatter_words, spread_words};
@@ -281,8 +282,67 @@ fn store_bulk(
             operation: 0,
         };
         machine.observe(warp, 1 << lane, &access);
+        machine.counters.add_bytes(Path::SharedStore, bytes);
         let zeros = vec![0; bytes as usize];
         write(machine, warp, lane, spaces[lane], at[lane], &zeros)?;
     }
     Ok(Outcome::Next)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::finding::Kind;
+    use crate::isa::Target;
+    use crate::testing::run_on;
+    use crate::{Error, Module};
+
+    #[test]
+    fn shared_addresses_have_32_bits() {
+        let body = |more: &str| {
+            format!(
+                ".shared .align 8 .b8 s[64]; mov.u64 %rd1, s; add.u64 %rd1, %rd1, {more}; st.shared.u64 [%rd1], %rd1;
+                 ld.shared::cta.u64 %q0, [%rd1];"
+            )
+        };
+        let ran = run_on(Target::Sm90, &body("8"), (&[], &[]), (0, 1));
+        assert!(ran.report.findings.is_empty() && ran.wide[0] == [0x408; 32], "{:?}", ran.report.findings);
+        for more in ["0x100000000", "-2048"] {
+            let ran = run_on(Target::Sm90, &body(more), (&[], &[]), (0, 1));
+            let found = &ran.report.findings[0];
+            assert_eq!((found.kind, found.warning), (Kind::OutOfBounds, false), "{found}");
+            assert!(
+                found.message.contains("more than 32 bits") && found.ptx.contains("st.shared.u64 [%rd1]"),
+                "{found}"
+            );
+        }
+    }
+
+    #[test]
+    fn local_memory_has_an_end() {
+        let of = |count: u32| {
+            let variables: String = (0..count).map(|i| format!(".local .align 1048576 .b8 x{i}[8];\n")).collect();
+            let text = format!(".version 8.0\n.target sm_90a\n.address_size 64\n.entry k() {{\n{variables} ret; }}");
+            Module::parse(&text).unwrap().unsupported(Target::Sm90)
+        };
+        assert_eq!(of(16), []);
+        let [Error::Parse { line: 21, reason, .. }] = &of(4100)[..] else { panic!("{:?}", of(4100)) };
+        assert!(reason.starts_with("expected at most 16 MiB"), "{reason}");
+    }
+
+    #[test]
+    fn offsets_fit_the_address() {
+        let of = |address: &str| {
+            let text = format!(
+                ".version 8.0\n.target sm_90a\n.address_size 64\n.shared .align 4 .b8 s[64];\n.entry k() {{ .reg .b32 %r<3>; .reg .b64 %rd<3>;\nld.shared.u32 %r1, [{address}]; ret; }}"
+            );
+            Module::parse(&text).unwrap().unsupported(Target::Sm90)
+        };
+        for fine in ["%r2 + 4294967292", "%r2 + -4", "s + 8", "%rd1 + 4294967296", "%r2 + 18446744073709551612"] {
+            assert_eq!(of(fine), [], "{fine}");
+        }
+        for wide in ["%r2 + 4294967296", "s + 4294967304", "%r2 + -2147483649"] {
+            let [Error::Parse { line: 6, reason, .. }] = &of(wide)[..] else { panic!("{wide}: {:?}", of(wide)) };
+            assert!(reason.contains("fits the 32 bits of the address"), "{reason}");
+        }
+    }
 }

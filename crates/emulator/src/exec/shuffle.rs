@@ -3,8 +3,8 @@
 use crate::decode::{Decoder, Refusal, types};
 use crate::exec::{Op, lanes};
 use crate::finding::Kind;
-use crate::isa::Type;
 use crate::isa::table::{FAMILY_100, Row};
+use crate::isa::{Type, Words};
 use crate::machine::{Cluster, Outcome, P, R32, Reg, WARP, Warp};
 use crate::numerics::arith::{self, MinMax};
 use crate::parse::ast::Instruction;
@@ -17,7 +17,9 @@ pub static ROWS: &[Row] = &[
     Row::new("match (any|all) sync (b32|b64)", "d, a, mask", decode_match, "9.7.13.4"),
     Row::new("redux sync (add|min|max) (u32|s32)", "d, a, mask", decode_redux, "9.7.13.6"),
     Row::new("redux sync (and|or|xor) b32", "d, a, mask", decode_redux, "9.7.13.6"),
-    Row::new("redux sync (min|max) {abs} {NaN} f32", "d, a, mask", decode_redux, "9.7.13.6").on(FAMILY_100, 86),
+    Row::new("redux sync (min|max) {abs} {NaN} f32", "d, a, mask", decode_redux, "9.7.13.6")
+        .on(FAMILY_100, 86)
+        .needs(Words::Family),
     Row::new("elect sync", "d, mask", decode_elect, "9.7.13.7"),
     Row::new("activemask b32", "d", decode_activemask, "9.7.13.5"),
 ];

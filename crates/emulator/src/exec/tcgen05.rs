@@ -8,8 +8,9 @@
 //! | [`copy`] | cp, shift |
 //! | [`mma`] | mma, decoding and checks |
 //! | `product` | mma, the arithmetic |
+//! | `registers` | what else may be done with registers of ld |
 //!
-//! Data of `ld` is delivered at issue; what `wait::ld` protects is the tensor-memory side. mma, cp, shift and commit are queued
+//! Data of `ld` is delivered at issue; what `wait::ld` protects is checked. mma, cp, shift and commit are queued
 //! for each issuing thread and executed in that order, at a time the engine picks.
 
 pub mod access;
@@ -18,13 +19,14 @@ pub mod copy;
 pub mod mma;
 mod product;
 pub mod queue;
+pub(crate) mod registers;
 
 use crate::check::{Event, ProxyFence};
 use crate::decode::{Decoder, Refusal};
 use crate::exec::Op;
 use crate::finding::Kind;
-use crate::isa::Target;
 use crate::isa::table::{BLACKWELL, FAMILY_100, Row};
+use crate::isa::{Target, Words};
 use crate::machine::{Cluster, Fault, Outcome, Warp};
 use crate::memory::{COLUMNS, LANES, SHARED_COLUMNS, TensorMemory};
 use crate::parse::ast::Instruction;
@@ -68,56 +70,56 @@ pub static ROWS: &[Row] = &[
         allocation::decode_alloc,
         "tcgen05 1.2",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         "tcgen05 alloc exclusive (cta_group::1|cta_group::2) sync aligned {shared::cta} b32",
         "[a], n",
         allocation::decode_alloc,
         "9.7.18.7.1",
     )
-    .on(BLACKWELL, 94),
+    .on(BLACKWELL, 94).needs(Words::Family),
     Row::new(
         "tcgen05 dealloc exclusive (cta_group::1|cta_group::2) sync aligned b32",
         "a, n",
         allocation::decode_dealloc,
         "9.7.18.7.1",
     )
-    .on(BLACKWELL, 94),
+    .on(BLACKWELL, 94).needs(Words::Family),
     Row::new(
         "tcgen05 dealloc (cta_group::1|cta_group::2) sync aligned b32",
         "a, n",
         allocation::decode_dealloc,
         "tcgen05 1.2",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         "tcgen05 relinquish_alloc_permit (cta_group::1|cta_group::2) sync aligned",
         "",
         allocation::decode_relinquish,
         "tcgen05 1.2",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 ld sync aligned (32x32b|16x64b|16x128b|16x256b) ", repeats!(), " {pack::16b} b32"),
         "d, [a]",
         access::decode_load,
         "tcgen05 2.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 ld sync aligned 16x32bx2 ", repeats!(), " {pack::16b} b32"),
         "d, [a], split",
         access::decode_load,
         "tcgen05 2.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         "tcgen05 ld red sync aligned (32x32b|16x32bx2) (x2|x4|x8|x16|x32|x64|x128) (min|max) {abs} {NaN} (f32|u32|s32)",
         "d, r, [a]{, split}",
         access::decode_load,
         "tcgen05 2.4",
     )
-    .on(WITH_REDUCTION, 86),
+    .on(WITH_REDUCTION, 86).needs(Words::Family),
     Row::refused(
         concat!("tcgen05 ld {red} spcompress sync aligned 32x32b ", repeats!(), " {min|max} {abs} {NaN} sp::2:4 (b32|f32)"),
         "d, m, [a]",
@@ -130,31 +132,31 @@ pub static ROWS: &[Row] = &[
         access::decode_store,
         "tcgen05 2.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 st sync aligned 16x32bx2 ", repeats!(), " {unpack::16b} b32"),
         "[a], split, b",
         access::decode_store,
         "tcgen05 2.1",
     )
-    .on(BLACKWELL, 86),
-    Row::new("tcgen05 (wait::ld|wait::st) sync aligned", "", access::decode_wait, "tcgen05 2.6").on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
+    Row::new("tcgen05 (wait::ld|wait::st) sync aligned", "", access::decode_wait, "tcgen05 2.6").on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         "tcgen05 cp (cta_group::1|cta_group::2) (128x256b|4x256b|128x128b|64x128b|32x128b) {warpx2::02_13|warpx2::01_23|warpx4} {b8x16} {b6x16_p32|b4x16_p64}",
         "[a], s",
         copy::decode_copy,
         "tcgen05 3.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new("tcgen05 shift (cta_group::1|cta_group::2) down", "[a]", copy::decode_shift, "tcgen05 3.6")
-        .on(BLACKWELL, 86),
+        .on(BLACKWELL, 86).needs(Words::Exact),
     Row::new(
         "tcgen05 commit (cta_group::1|cta_group::2) mbarrier::arrive::one {shared::cluster} {multicast::cluster} b64",
         "[a]{, mask}",
         queue::decode_commit,
         "tcgen05 8.4",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         "tcgen05 commit (cta_group::1|cta_group::2) mbarrier::arrive::one {shared::cluster} (multicast::cluster::16b|multicast::cluster::32b) b64",
         "[a], mask",
@@ -170,46 +172,59 @@ pub static ROWS: &[Row] = &[
     )
     .on(Target::Sm107.bit(), 94),
     Row::new("tcgen05 (fence::before_thread_sync|fence::after_thread_sync)", "", decode_fence, "tcgen05 8.5")
-        .on(BLACKWELL, 86),
+        .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 mma (cta_group::1|cta_group::2) (kind::f16|kind::tf32|kind::f8f6f4) ", collector_a!()),
         "[d], a, b, idesc, p{, q, s}",
         mma::decode_mma,
         "tcgen05 4.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 mma (cta_group::1|cta_group::2) kind::i8 ", collector_a!()),
         "[d], a, b, idesc, p{, q, s}",
         mma::decode_mma,
         "tcgen05 4.1",
     )
-    .on(WITH_I8, 86),
+    .on(WITH_I8, 86).needs(Words::Exact),
     Row::new(
         concat!(
             "tcgen05 mma (cta_group::1|cta_group::2) (kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4) block_scale ",
-            "{scale_vec::1X|scale_vec::2X|scale_vec::4X|block16|block32} ",
+            "{block16|block32} ",
             collector_a!()
         ),
         "[d], a, b, idesc, [sfa], [sfb], p",
         mma::decode_mma,
         "tcgen05 4.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
+    Row::new(
+        concat!(
+            "tcgen05 mma (cta_group::1|cta_group::2) (kind::mxf8f6f4|kind::mxf4|kind::mxf4nvf4) block_scale ",
+            "(scale_vec::1X|scale_vec::2X|scale_vec::4X) ",
+            collector_a!()
+        ),
+        "[d], a, b, idesc, [sfa], [sfb], p",
+        mma::decode_mma,
+        "tcgen05 4.1",
+    )
+    .on(BLACKWELL, 86)
+    .needs(Words::Exact),
     Row::new(
         concat!("tcgen05 mma ws cta_group::1 (kind::f16|kind::tf32|kind::f8f6f4) ", collector_b!()),
         "[d], a, b, idesc, p{, zmask}",
         mma::decode_mma,
         "tcgen05 4.1",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86).needs(Words::Family),
     Row::new(
         concat!("tcgen05 mma ws cta_group::1 kind::i8 ", collector_b!()),
         "[d], a, b, idesc, p{, zmask}",
         mma::decode_mma,
         "tcgen05 4.1",
     )
-    .on(WITH_I8, 86),
+    .on(WITH_I8, 86).needs(Words::Exact),
     Row::refused(
         concat!(
             "tcgen05 mma {ws} sp (cta_group::1|cta_group::2) ",

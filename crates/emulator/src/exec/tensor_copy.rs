@@ -15,7 +15,7 @@ use crate::decode::{Decoder, Refusal};
 use crate::exec::copy_groups::Family;
 use crate::finding::Kind;
 use crate::isa::table::{BLACKWELL, Row};
-use crate::isa::{Target, Type};
+use crate::isa::{Target, Type, Words};
 use crate::layout::tensor_map::{self, Map};
 use crate::machine::{Cluster, Fault, Outcome, R32, Warp};
 use crate::memory::{AccessError, Space};
@@ -40,6 +40,14 @@ pub static ROWS: &[Row] = &[
         decode_load,
         "9.7.9.25.5.2",
     )
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
+    Row::new(
+        "cp async bulk tensor 2d shared::cta global tile::gather4 mbarrier::complete_tx::bytes {L2::cache_hint}",
+        "[dst], [map, coordinates], [bar]{, policy}",
+        decode_load,
+        "9.7.9.25.5.2",
+    )
     .on(BLACKWELL, 86),
     Row::new(
         "cp async bulk tensor (1d|2d|3d|4d|5d) shared::cluster global {tile|tile::gather4} mbarrier::complete_tx::bytes (multicast::cluster::16b|multicast::cluster::32b) {cta_group::1|cta_group::2} {L2::cache_hint}",
@@ -60,7 +68,8 @@ pub static ROWS: &[Row] = &[
         decode_store,
         "9.7.9.25.5.2",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new(
         "cp reduce async bulk tensor (1d|2d|3d|4d|5d) global shared::cta (add|min|max|inc|dec|and|or|xor) {tile} bulk_group {L2::cache_hint}",
         "[map, coordinates], [src]{, policy}",
@@ -79,7 +88,8 @@ pub static ROWS: &[Row] = &[
         decode_prefetch,
         "9.7.9.25.5.4",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new(
         "cp async bulk prefetch tensor (1d|2d|3d|4d|5d) L2 global {tile|tile::gather4} L2::evict_last",
         "[map, coordinates]",
@@ -307,6 +317,12 @@ fn read_map(
     }
     let mut record = [0; 128];
     if space == Space::Global {
+        if at < machine.params.len() as u64 {
+            let message = format!(
+                "no tensor map can be at the generic address {at:#x}; if that is the place of a parameter, cvta.param makes its address generic"
+            );
+            return Err(machine.finding(Kind::TensorMap, warp, 1 << lane, message));
+        }
         let bytes = Bytes::Range(at, 128);
         let (usage, proxy, order) = (Use::Read, Proxy::TensorMap, Order::Weak);
         machine.observe(warp, 1 << lane, &Access { space, usage, proxy, order, bytes, operation });

@@ -6,6 +6,7 @@ use super::{Op, lanes};
 use crate::check::{Access, Bytes, Event, Order, Proxy, ProxyFence, Scope, Use};
 use crate::decode::{Addr, Decoder, Refusal};
 use crate::finding::Kind;
+use crate::isa::Words;
 use crate::isa::table::{BLACKWELL, Row};
 use crate::layout::tensor_map::{self, Field};
 use crate::machine::{Cluster, Fault, Outcome, Reg, Warp};
@@ -22,14 +23,16 @@ pub static ROWS: &[Row] = &[
         "[a], value{, new}",
         decode_replace,
         "9.7.9.26",
-    ),
+    )
+    .needs(Words::Family),
     Row::new(
         "tensormap replace tile swizzle_atomicity {global|shared::cta} b1024 b32",
         "[a], value",
         decode_replace,
         "9.7.9.26",
     )
-    .on(BLACKWELL, 86),
+    .on(BLACKWELL, 86)
+    .needs(Words::Family),
     Row::new(
         "tensormap cp_fenceproxy global shared::cta tensormap::generic release (cta|cluster|gpu|sys) sync aligned",
         "[dst], [src], size",

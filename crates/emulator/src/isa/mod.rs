@@ -4,5 +4,5 @@ pub mod table;
 mod target;
 mod types;
 
-pub use target::Target;
+pub use target::{Target, TargetWord, Words};
 pub use types::{Bank, Type};

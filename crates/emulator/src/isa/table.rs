@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::Target;
+use super::{Target, TargetWord, Words};
 use crate::decode::{DecodeFn, Refusal};
 use crate::parse::ast::Instruction;
 
@@ -37,6 +37,8 @@ pub struct Row {
     pub ptx: u16,
     /// Targets that have it: bits of [`Target::bit`].
     pub targets: u8,
+    /// Which `.target` words of theirs do.
+    pub words: Words,
     /// What decodes it.
     pub handler: Handler,
     /// Section of the PTX ISA or of the project's ISA documents.
@@ -55,7 +57,7 @@ pub const FAMILY_100: u8 = 0b01110;
 impl Row {
     /// A row available everywhere since PTX 8.0.
     pub const fn new(form: &'static str, operands: &'static str, decode: DecodeFn, section: &'static str) -> Row {
-        Row { form, operands, ptx: 80, targets: ALL, handler: Handler::Decode(decode), section }
+        Row { form, operands, ptx: 80, targets: ALL, words: Words::Plain, handler: Handler::Decode(decode), section }
     }
 
     /// The same row for `targets` only, since PTX version `ptx`.
@@ -65,9 +67,15 @@ impl Row {
         self
     }
 
+    /// The same row for `.target` words of this kind only.
+    pub const fn needs(mut self, words: Words) -> Row {
+        self.words = words;
+        self
+    }
+
     /// A known form without a handler.
     pub const fn missing(form: &'static str, operands: &'static str, section: &'static str) -> Row {
-        Row { form, operands, ptx: 80, targets: ALL, handler: Handler::Missing, section }
+        Row { form, operands, ptx: 80, targets: ALL, words: Words::Plain, handler: Handler::Missing, section }
     }
 
     /// A form that is refused, with the reason.
@@ -77,7 +85,7 @@ impl Row {
         reason: &'static str,
         section: &'static str,
     ) -> Row {
-        Row { form, operands, ptx: 80, targets: ALL, handler: Handler::Refused(reason), section }
+        Row { form, operands, ptx: 80, targets: ALL, words: Words::Plain, handler: Handler::Refused(reason), section }
     }
 
     /// Least and most operands.
@@ -205,11 +213,17 @@ impl Table {
         names.into_iter().flat_map(|name| self.forms[name].iter().map(|form| form.row)).collect()
     }
 
-    /// The decoder of an instruction on `target`.
+    /// The decoder of an instruction on `target`, in a module of the `.target` word `word` and `.version` `ptx`.
     ///
     /// # Errors
-    /// Says whether the mnemonic, the modifiers, the operand count, the target or the handler is the reason.
-    pub fn find(&self, instruction: &Instruction, target: Target, ptx: u16) -> Result<DecodeFn, Refusal> {
+    /// Says whether the mnemonic, the modifiers, the operand count, the target, its word or the handler is the reason.
+    pub fn find(
+        &self,
+        instruction: &Instruction,
+        target: Target,
+        word: TargetWord,
+        ptx: u16,
+    ) -> Result<DecodeFn, Refusal> {
         let Some(forms) = self.forms.get(instruction.mnemonic.as_str()) else {
             return Err(Refusal::Missing(format!("no row for {} in the instruction table", instruction.mnemonic)));
         };
@@ -220,6 +234,10 @@ impl Table {
                 reason.get_or_insert(Refusal::Missing(format!("expected operands {}, got {count}", form.row.operands)));
             } else if form.row.targets & target.bit() == 0 {
                 reason = Some(Refusal::Refused(format!("{target} does not have {}", instruction.opcode())));
+            } else if let Err(refusal) =
+                expect_word(word, target, (form.row.targets, form.row.words), || instruction.opcode())
+            {
+                reason = Some(refusal);
             } else if form.row.ptx > ptx {
                 reason = Some(Refusal::Refused(format!(
                     "needs .version {}.{}, the module has {}.{}",
@@ -240,4 +258,23 @@ impl Table {
             Refusal::Missing(format!("no row for {} in the instruction table", instruction.opcode()))
         }))
     }
+}
+
+/// Refuses what the `.target` word of a module does not have, although its device has it.
+///
+/// # Errors
+/// Names the word that is needed.
+pub fn expect_word(
+    word: TargetWord,
+    target: Target,
+    (targets, words): (u8, Words),
+    what: impl FnOnce() -> String,
+) -> Result<(), Refusal> {
+    if word.has(targets, words) {
+        return Ok(());
+    }
+    Err(Refusal::Refused(match TargetWord::that_has(target, targets, words) {
+        Some(needed) => format!("{} needs .target {needed}, the module has {word}", what()),
+        None => format!("{target} does not have {}", what()),
+    }))
 }

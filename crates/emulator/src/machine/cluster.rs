@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Block, Cta, Grid, Outcome, Warp};
+use super::{Block, Cta, Grid, Outcome, Warp, Watch};
 use crate::async_engine::AsyncEngine;
 use crate::check::{Access, Actor, Event, Observer};
 use crate::decode::Program;
@@ -70,6 +70,8 @@ pub struct Cluster {
     pub output: String,
     /// Slices in a row that ended in a spin.
     pub spins: u64,
+    /// The warp that may be in a loop without an end.
+    pub watch: Option<Box<Watch>>,
 }
 
 impl Cluster {
@@ -121,7 +123,7 @@ impl Cluster {
         Outcome::Fault(self.finding(kind, warp, lanes, message))
     }
 
-    /// Records a finding without ending the launch; the same kind at the same line is kept once.
+    /// Records a finding without ending the launch, unless that was asked for; the same kind at the same line is kept once.
     pub fn report(&mut self, finding: Finding) {
         let known = self
             .findings
@@ -130,6 +132,7 @@ impl Cluster {
         if !known && self.findings.len() < MOST_FINDINGS {
             self.findings.push(finding);
         }
+        self.faulted |= self.options.stop_at_finding;
     }
 
     /// An access error as a finding: out of bounds and misalignment end the launch, uninitialised reads do not.

@@ -39,6 +39,8 @@ pub struct Cta {
     pub barriers: [NamedBarrier; 16],
     /// Registers that setmaxnreg may hand out.
     pub register_pool: u32,
+    /// What each warp asked for with setmaxnreg: registers, and the operation.
+    pub register_changes: Vec<Vec<(u32, u32)>>,
     /// Warps; the one that runs is taken out meanwhile.
     pub warps: Vec<Option<Box<Warp>>>,
     /// Threads that have not exited.

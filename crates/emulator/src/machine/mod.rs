@@ -3,6 +3,7 @@
 mod block;
 mod cluster;
 mod cta;
+mod endless;
 mod frame;
 mod grid;
 mod regs;
@@ -12,6 +13,7 @@ mod warp;
 pub use block::Block;
 pub use cluster::{Cluster, Fault};
 pub use cta::{Cta, NamedBarrier};
+pub use endless::Watch;
 pub use frame::SavedFrame;
 pub use grid::{Grid, LaunchShape};
 pub use regs::{P, R32, R64, R128, Reg, RegCounts, Regs, WARP, Word};

@@ -43,7 +43,7 @@ pub struct RegCounts {
 }
 
 /// Register values of the 32 lanes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Regs {
     /// Predicates, bit per lane.
     pub pred: Vec<u32>,

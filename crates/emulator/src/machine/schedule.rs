@@ -26,7 +26,10 @@ pub(crate) const IDLE_TURNS: u64 = 2_000;
 /// How a slice of a warp ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slice {
+    /// Synchronised, waited or ended.
     Worked,
+    /// Went on to the end of the slice.
+    Full,
     Spun,
     Faulted,
 }
@@ -64,9 +67,14 @@ impl Cluster {
                 continue;
             };
             let slice = self.run_warp(&mut taken);
+            match slice {
+                Slice::Full => self.faulted |= self.is_endless(&taken),
+                _ => self.lose_sight(&taken),
+            }
+            let pc = taken.pc();
             self.ctas[cta].warps[warp] = Some(taken);
             match slice {
-                Slice::Worked => {
+                Slice::Worked | Slice::Full => {
                     self.spins = 0;
                     grid.advance();
                 }
@@ -97,7 +105,7 @@ impl Cluster {
                 }
             }
             if self.clock > self.options.instruction_limit {
-                self.report_limit();
+                self.report_limit((cta, warp), pc);
                 return self.finish();
             }
         }
@@ -201,12 +209,19 @@ impl Cluster {
                 {
                     exec::wgmma::registers::touch(self, warp, active, regs);
                 }
+                if !warp.loading.is_empty()
+                    && active != 0
+                    && let Some(regs) = program.loaded_registers.get(pc as usize)
+                    && !regs.is_empty()
+                {
+                    exec::tcgen05::registers::touch(self, &program, warp, active, regs);
+                }
                 let outcome = if active == 0 { Outcome::Next } else { exec::execute(self, warp, active, &instr.op) };
                 match outcome {
                     Outcome::Next => {
                         warp.groups[index].pc = pc + 1;
                         if budget == 0 {
-                            break 'slice Slice::Worked;
+                            break 'slice Slice::Full;
                         }
                         if pc + 1 >= other {
                             continue 'slice;
@@ -215,7 +230,7 @@ impl Cluster {
                     Outcome::Branch(target) if active == mask => {
                         warp.groups[index].pc = target;
                         if budget == 0 {
-                            break 'slice Slice::Worked;
+                            break 'slice Slice::Full;
                         }
                         if target >= other {
                             continue 'slice;
@@ -231,7 +246,7 @@ impl Cluster {
                             break 'slice end;
                         }
                         if budget == 0 {
-                            break 'slice Slice::Worked;
+                            break 'slice Slice::Full;
                         }
                         continue 'slice;
                     }
@@ -360,6 +375,7 @@ impl Cluster {
             observer.event(&actor, &Event::CtaExit { cta: rank });
         }
         self.counters.ctas += 1;
+        exec::barrier::cta_exit(self, rank);
         exec::tcgen05::cta_exit(self, rank);
         exec::mbarrier::cta_exit(self, rank);
     }
@@ -464,10 +480,16 @@ impl Cluster {
         self.faulted = true;
     }
 
-    fn report_limit(&mut self) {
-        let message = format!("{} warp instructions in one cluster", self.options.instruction_limit);
-        let finding = self.first_live(Kind::InstructionLimit, &message);
-        self.report(finding);
+    /// The warp at `pc` executed the last instruction that the options allow.
+    fn report_limit(&mut self, (cta, warp): (usize, usize), pc: u32) {
+        let message = format!(
+            "{} warp instructions in one cluster are the limit that was set: a loop may have no end here",
+            self.options.instruction_limit
+        );
+        let lanes = self.ctas[cta].warps[warp].as_ref().map_or(0, |warp| warp.live);
+        let actor = Actor { cta: cta as u32, warp: warp as u32, lanes, pc };
+        let finding = self.finding_of(Kind::InstructionLimit, &actor, message);
+        self.report(*finding);
         self.faulted = true;
     }
 

@@ -27,6 +27,8 @@ pub struct Warp {
     pub cta: u32,
     /// Index in the CTA.
     pub index: u32,
+    /// Lanes that it began with.
+    pub born: u32,
     /// Lanes that have not exited.
     pub live: u32,
     /// Lane groups; empty once all lanes exited.
@@ -55,6 +57,8 @@ pub struct Warp {
     pub instructions: u64,
     /// Registers per thread, as setmaxnreg left them; 0 when unknown.
     pub register_budget: u32,
+    /// Operations `tcgen05.ld` that no `tcgen05.wait::ld` came behind.
+    pub loading: Vec<u32>,
     /// wgmma work not executed yet.
     pub wgmma: crate::exec::wgmma::Queue,
 }
@@ -65,6 +69,7 @@ impl Warp {
         Warp {
             cta,
             index,
+            born: live,
             live,
             groups: vec![Group { pc: 0, mask: live, callers: Vec::new(), block: None }],
             current: 0,
@@ -79,6 +84,7 @@ impl Warp {
             timed_out: 0,
             instructions: 0,
             register_budget: 0,
+            loading: Vec::new(),
             wgmma: Default::default(),
         }
     }

@@ -3,8 +3,8 @@
 use super::{ConvertOp, ScalarMode};
 use crate::decode::{Decoder, Refusal, types};
 use crate::exec::Op;
-use crate::isa::Type;
 use crate::isa::table::{BLACKWELL, Row};
+use crate::isa::{Type, Words};
 use crate::machine::{R32, Reg};
 use crate::numerics::convert::Packed;
 use crate::numerics::format::{Narrow, Rounding};
@@ -43,39 +43,53 @@ pub static ROWS: &[Row] = &[
     Row::new("cvt (rn|rz) {relu} {satfinite} (f16x2|bf16x2) f32", "d, a, b", decode_pair, "9.7.9.21"),
     Row::new("cvt rn {relu} satfinite (e4m3x2|e5m2x2) f32", "d, a, b", decode_pair, "9.7.9.21"),
     Row::new("cvt rn {relu} satfinite (e2m1x2|e2m3x2|e3m2x2) f32", "d, a, b", decode_pair, "9.7.9.21")
-        .on(BLACKWELL, 86),
+        .on(BLACKWELL, 86)
+        .needs(Words::Family),
     Row::new("cvt rn {relu} satfinite (e4m3x2|e5m2x2) (f16x2)", "d, a", decode_repack, "9.7.9.21"),
-    Row::new("cvt rn {relu} satfinite (e4m3x2|e5m2x2) (bf16x2)", "d, a", decode_repack, "9.7.9.21").on(BLACKWELL, 90),
+    Row::new("cvt rn {relu} satfinite (e4m3x2|e5m2x2) (bf16x2)", "d, a", decode_repack, "9.7.9.21")
+        .on(BLACKWELL, 90)
+        .needs(Words::Family),
     Row::new("cvt rn {relu} satfinite (e2m1x2|e2m3x2|e3m2x2) (f16x2|bf16x2)", "d, a", decode_repack, "9.7.9.21")
-        .on(BLACKWELL, 90),
+        .on(BLACKWELL, 90)
+        .needs(Words::Family),
     Row::new("cvt rn {relu} f16x2 (e4m3x2|e5m2x2)", "d, a", decode_repack, "9.7.9.21"),
-    Row::new("cvt rn {relu} f16x2 (e2m1x2|e2m3x2|e3m2x2)", "d, a", decode_repack, "9.7.9.21").on(BLACKWELL, 86),
+    Row::new("cvt rn {relu} f16x2 (e2m1x2|e2m3x2|e3m2x2)", "d, a", decode_repack, "9.7.9.21")
+        .on(BLACKWELL, 86)
+        .needs(Words::Family),
     Row::new(
         "cvt rn {relu} {satfinite} bf16x2 (e4m3x2|e5m2x2|e2m1x2|e2m3x2|e3m2x2)",
         "d, a",
         decode_repack,
         "9.7.9.21",
     )
-    .on(BLACKWELL, 90),
+    .on(BLACKWELL, 90)
+    .needs(Words::Family),
     Row::new(
         "cvt rn {relu} {satfinite} scaled::n2::ue8m0 bf16x2 (e4m3x2|e5m2x2|e2m1x2|e2m3x2|e3m2x2)",
         "d, a, b",
         decode_scaled,
         "9.7.9.21",
     )
-    .on(BLACKWELL, 90),
-    Row::new("cvt (rz|rp) {satfinite} ue8m0x2 (f32)", "d, a, b", decode_to_scale, "9.7.9.21").on(BLACKWELL, 86),
-    Row::new("cvt (rz|rp) {satfinite} ue8m0x2 (bf16x2)", "d, a", decode_to_scale, "9.7.9.21").on(BLACKWELL, 86),
-    Row::new("cvt rn bf16x2 ue8m0x2", "d, a", decode_from_scale, "9.7.9.21").on(BLACKWELL, 86),
+    .on(BLACKWELL, 90)
+    .needs(Words::Family),
+    Row::new("cvt (rz|rp) {satfinite} ue8m0x2 (f32)", "d, a, b", decode_to_scale, "9.7.9.21")
+        .on(BLACKWELL, 86)
+        .needs(Words::Family),
+    Row::new("cvt (rz|rp) {satfinite} ue8m0x2 (bf16x2)", "d, a", decode_to_scale, "9.7.9.21")
+        .on(BLACKWELL, 86)
+        .needs(Words::Family),
+    Row::new("cvt rn bf16x2 ue8m0x2", "d, a", decode_from_scale, "9.7.9.21").on(BLACKWELL, 86).needs(Words::Family),
     Row::new("cvt rs {relu} {satfinite} (f16x2|bf16x2) f32", "d, a, b, r", decode_stochastic, "9.7.9.21")
-        .on(STOCHASTIC, 87),
+        .on(STOCHASTIC, 87)
+        .needs(Words::Exact),
     Row::new(
         "cvt rs {relu} satfinite (e4m3x4|e5m2x4|e2m3x4|e3m2x4|e2m1x4) f32",
         "d, v, r",
         decode_stochastic,
         "9.7.9.21",
     )
-    .on(STOCHASTIC, 87),
+    .on(STOCHASTIC, 87)
+    .needs(Words::Exact),
     Row::refused(
         "cvt {rn|rz} {relu} {satfinite} {scaled::n2::ue8m0} (s2f6x2|bf16x2) (f32|bf16x2|s2f6x2)",
         "d, a{, b, c}",

@@ -3,11 +3,14 @@
 use super::{Binary, Class, FloatOp, HalfOp, Mode, Unary};
 use crate::decode::{Decoder, Refusal, types};
 use crate::exec::Op;
-use crate::isa::Type;
 use crate::isa::table::{BLACKWELL, Row};
+use crate::isa::{Target, Type, Words};
 use crate::numerics::arith::{Half, HalfType, MinMax};
 use crate::numerics::format::Rounding;
 use crate::parse::ast::{Instruction, Operand};
+
+/// Targets that multiply e4m3 by e2m1.
+const WITH_SCALED_FP4: u8 = Target::Sm100.bit() | Target::Sm103.bit();
 
 /// Rows of the family.
 pub static ROWS: &[Row] = &[
@@ -28,7 +31,9 @@ pub static ROWS: &[Row] = &[
     Row::new("mul {rn|rz|rm|rp} {ftz} f32x2", "d, a, b", binary, "9.7.3.5").on(BLACKWELL, 86),
     Row::new("mul {rn} {ftz} {sat} (f16|f16x2)", "d, a, b", half, "9.7.4.3"),
     Row::new("mul {rn} (bf16|bf16x2)", "d, a, b", half, "9.7.4.3"),
-    Row::new("mul rn satfinite e4m3x4 (e2m1x4|e2m1p4x4) e4m3x4", "d, a, b", scale_fp4, "9.7.4").on(BLACKWELL, 86),
+    Row::new("mul rn satfinite e4m3x4 (e2m1x4|e2m1p4x4) e4m3x4", "d, a, b", scale_fp4, "9.7.4")
+        .on(WITH_SCALED_FP4, 86)
+        .needs(Words::Exact),
     Row::new("fma (rn|rz|rm|rp) {ftz} {sat} f32", "d, a, b, c", fma, "9.7.3.6"),
     Row::new("fma (rn|rz|rm|rp) f64", "d, a, b, c", fma, "9.7.3.6"),
     Row::new("fma (rn|rz|rm|rp) {ftz} f32x2", "d, a, b, c", fma, "9.7.3.6").on(BLACKWELL, 86),
@@ -186,11 +191,7 @@ fn min_max(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, R
 }
 
 fn three_operands(decoder: &Decoder<'_>) -> Result<(), Refusal> {
-    if decoder.target.has_tensor_memory() {
-        Ok(())
-    } else {
-        Refusal::refuse(format!("{} has no three-operand min and max", decoder.target))
-    }
+    decoder.expect_targets(BLACKWELL, "min or max of three operands")
 }
 
 fn unary(decoder: &mut Decoder<'_>, instruction: &Instruction) -> Result<Op, Refusal> {

@@ -117,7 +117,10 @@ pub fn resolve(
         MemorySpace::SharedCta | MemorySpace::SharedCluster => {
             spaces = [Space::Shared; WARP];
             for lane in lanes(mask) {
-                addresses[lane] &= 0xffff_ffff;
+                if addresses[lane] >> 32 != 0 {
+                    let message = format!("shared address {:#x} has more than 32 bits", addresses[lane]);
+                    return Err(machine.access_fault(AccessError::OutOfBounds(message), warp, 1 << lane));
+                }
                 let rank = Cluster::rank_of(addresses[lane] as u32);
                 if space == MemorySpace::SharedCta && rank != warp.cta {
                     let message = format!(

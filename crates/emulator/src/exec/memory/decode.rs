@@ -93,8 +93,8 @@ pub(crate) fn access(decoder: &mut Decoder<'_>, instruction: &Instruction, load:
     if total > 32 || (total == 32 && !matches!(space, MemorySpace::Global)) {
         return Refusal::invalid(format!("vectors of {total} bytes in this space"));
     }
-    if total == 32 && !decoder.target.has_tensor_memory() {
-        return Refusal::refuse(format!("{} has no 32-byte vectors", decoder.target));
+    if total == 32 {
+        decoder.expect_targets(BLACKWELL, "a vector of 32 bytes")?;
     }
     let elements = decoder.elements(&instruction.operands[value]);
     if elements.len() != width as usize && !(width == 1 && ty.bytes() >= 4) {

@@ -15,7 +15,7 @@ use crate::trace::Path;
 
 /// What `ld.red` computes over the registers of a thread.
 #[derive(Debug, Clone, Copy)]
-enum Reduction {
+pub(super) enum Reduction {
     Float(MinMax),
     Signed(bool),
     Unsigned(bool),
@@ -36,16 +36,16 @@ impl Reduction {
 /// A decoded load or store.
 #[derive(Debug, Clone)]
 pub struct AccessOp {
-    load: bool,
+    pub(super) load: bool,
     shape: AccessShape,
     repeat: u32,
     /// `.pack::16b` or `.unpack::16b`
     packed: bool,
     /// Half-split offset of `.16x32bx2`.
     split: u32,
-    regs: Box<[R32]>,
+    pub(super) regs: Box<[R32]>,
     address: Addr,
-    reduction: Option<(Reduction, R32)>,
+    pub(super) reduction: Option<(Reduction, R32)>,
 }
 
 /// Which accesses a wait covers.
@@ -179,6 +179,9 @@ pub(super) fn wait(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: WaitOp
     let spans = if op == WaitOp::Loads { &mut accesses.loads } else { &mut accesses.stores };
     let (done, rest) = spans.drain(..).partition(|span| span.warp == warp.index);
     *spans = rest;
+    if op == WaitOp::Loads {
+        warp.loading.clear();
+    }
     let done: Vec<Span> = done;
     for Span { operation, .. } in done {
         machine.notify(warp, mask, &Event::Complete { operation });
@@ -220,6 +223,7 @@ pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Ac
     let bytes = u64::from(mask.count_ones() * op.shape.registers(op.repeat) * 4);
     machine.counters.add_bytes(if op.load { Path::TensorMemoryLoad } else { Path::TensorMemoryStore }, bytes);
     if op.load {
+        warp.loading.push(warp.pc());
         load(machine, warp, mask, op, (lane, column));
     } else {
         store(machine, warp, mask, op, (lane, column));

@@ -307,6 +307,10 @@ fn broken_rules() {
     for (body, map, text) in cases {
         Case { map: Some(map), ..Case::new(&body) }.finds(text);
     }
+    // The map is the third parameter, at 64.
+    let body = load("2d", "[%r3], [%rd4, {0, 0}], [%r2]").replace("cvta.param.u64 %rd4, %rd4;", "");
+    let text = "no tensor map can be at the generic address 0x40; if that is the place of a parameter, cvta.param";
+    Case { map: Some(map), ..Case::new(&body) }.finds(text);
 }
 
 /// A record in global memory is written anew for a second copy, which needs a wait for the first one.

@@ -1,6 +1,7 @@
 //! ld, st, cp, shift against cells computed here.
 
 use super::*;
+use crate::finding::Kind;
 
 /// Every shape stores with one map and loads back through `.32x32b`.
 #[test]
@@ -61,8 +62,8 @@ fn reductions_over_a_thread() {
     let work = "tcgen05.st.sync.aligned.32x32b.x4.b32 [%t22], {%in0, %in1, %in2, %in3}; tcgen05.wait::st.sync.aligned;";
     let load = "tcgen05.ld.red.sync.aligned.32x32b.x4.max.f32 {%o0, %o1, %o2, %o3}, %o4, [%t22];
                 tcgen05.ld.red.sync.aligned.32x32b.x2.max.abs.f32 {%t1, %t2}, {%o5}, [%t22];
-                tcgen05.ld.red.sync.aligned.32x32b.x4.min.NaN.f32 {%t1, %t2, %t3, %t4}, %o6, [%t22];
-                tcgen05.ld.red.sync.aligned.32x32b.x4.min.s32 {%t1, %t2, %t3, %t4}, %o7, [%t22];";
+                tcgen05.ld.red.sync.aligned.32x32b.x4.min.NaN.f32 {%t3, %t4, %t5, %t6}, %o6, [%t22];
+                tcgen05.ld.red.sync.aligned.32x32b.x4.min.s32 {%t7, %t8, %t9, %t10}, %o7, [%t22];";
     let out = clean(&Cta { inputs: &words, ..cta(Target::Sm103, &[0; 16], 8) }, &around(work, load));
     assert_eq!(out[..4], words[..]);
     assert_eq!(out[4][77], 2f32.to_bits());
@@ -124,5 +125,34 @@ fn decompression_and_shift() {
             let plain = u32::from_le_bytes(std::array::from_fn(|i| image[row * 16 + 4 * c + i]));
             assert_eq!(out[4 + c][t], plain);
         }
+    }
+}
+
+#[test]
+fn loaded_registers_are_used_behind_the_wait() {
+    let words: Vec<Vec<u32>> = (0..4).map(|r| (0..128).map(|t| 1000 * r + t).collect()).collect();
+    let store =
+        "tcgen05.st.sync.aligned.32x32b.x4.b32 [%t22], {%in0, %in1, %in2, %in3}; tcgen05.wait::st.sync.aligned;";
+    let load = |between: &str| {
+        format!(
+            "tcgen05.ld.sync.aligned.32x32b.x2.b32 {{%o0, %o1}}, [%t22];
+             tcgen05.ld.sync.aligned.32x32b.x2.b32 {{%o2, %o3}}, [%t22 + 2]; {between}"
+        )
+    };
+    // Other registers, and instructions that no lane executes, may come between.
+    let apart = load("mov.b32 %in0, %in1; @%p4 mov.b32 %o0, %o1; tcgen05.wait::ld.sync.aligned; xor.b32 %o2, %o2, 1;");
+    let out = clean(&Cta { inputs: &words, ..cta(Target::Sm100, &[0; 16], 4) }, &around(store, &apart));
+    assert_eq!(out[2], words[2].iter().map(|word| word ^ 1).collect::<Vec<u32>>());
+    for (between, line) in [
+        ("\nxor.b32 %o2, %o2, 1;", "xor.b32 %o2"),
+        ("\n@%p0 mov.b32 %o1, 5;", "@%p0 mov.b32 %o1"),
+        ("\nmov.b64 %tq, {%in0, %o3};", "mov.b64 %tq"),
+        ("\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {%o0}, [%t22 + 3];", "x1.b32 {%o0}"),
+    ] {
+        let body = format!(".reg .b64 %tq;\n{}", around(store, &load(between)));
+        let (report, _) = run(&Cta { inputs: &words, ..cta(Target::Sm100, &[0; 16], 4) }, &body);
+        let found: Vec<_> = report.findings.iter().map(|f| (f.kind, f.warning, f.ptx.contains(line))).collect();
+        assert_eq!(found, [(Kind::TensorMemory, true, true)], "{:?}", report.findings);
+        assert!(report.findings[0].message.contains("no tcgen05.wait::ld came behind that"), "{}", report.findings[0]);
     }
 }
