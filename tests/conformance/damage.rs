@@ -117,14 +117,8 @@ const FENCED: &str =
     "each warp executed one behind its last access to tensor memory, and deallocation asks for an order only";
 
 /// What no program of the GEMM on tensor memory needs.
-const GEMM: [Unseen; 3] = [
+const GEMM: [Unseen; 2] = [
     unseen(Kind::Fence, "tcgen05.fence::before_thread_sync", 1, FENCED),
-    unseen(
-        Kind::Wait,
-        "tcgen05.wait::ld",
-        1,
-        "registers wait for their load by themselves, and the warp's next wait comes before the columns are handed over",
-    ),
     unseen(Kind::Barrier, "bar.sync", 1, "a barrier of the whole cluster follows at once"),
 ];
 
@@ -147,14 +141,14 @@ fn nvfp4_pre_attention_on_tensor_memory() {
 
 #[test]
 fn nvfp4_pre_attention_with_a_ring_of_scales() {
-    let [deallocation, wait, barrier] = GEMM;
+    let [deallocation, barrier] = GEMM;
     let read = unseen(
         Kind::Fence,
         "fence.proxy.async",
         1,
         "of the thread that loads: the next request waits for threads that fence behind what it read",
     );
-    projected(Arch::Sm103, "gemm_sets_k96_separate", 768, &[deallocation, wait, barrier, read]);
+    projected(Arch::Sm103, "gemm_sets_k96_separate", 768, &[deallocation, barrier, read]);
 }
 
 /// Two sequences, the longer one cut into two segments.

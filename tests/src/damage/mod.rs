@@ -71,13 +71,12 @@ impl<T: PartialEq> Subject<'_, T> {
     /// Runs with the program's text changed; its result and findings, and what lines of kernels were executed.
     fn attempt(
         &self,
-        order: (u64, CompletionPolicy),
-        profile: bool,
+        options: Options,
         change: impl Fn(String) -> String + Send + Sync + 'static,
     ) -> (Result<T, String>, Report) {
         let program = self.program.to_string();
         let patch = move |name: &str, text| if name == program { change(text) } else { text };
-        let options = Options { profile, patch: Some(Arc::new(patch)), ..self.options(order) };
+        let options = Options { patch: Some(Arc::new(patch)), ..options };
         let runtime = EmulatedRuntime::with_options(self.arch, options);
         let result = (self.run)(&Device::with_runtime(runtime.clone()).unwrap());
         let report = runtime.take_report();
@@ -91,10 +90,11 @@ impl<T: PartialEq> Subject<'_, T> {
     pub fn every_damage_is_found(&self) {
         let seen = Arc::new(Mutex::new(String::new()));
         let keep = seen.clone();
-        let (right, Report { findings, executed, .. }) = self.attempt(ORDERS[0], true, move |text| {
-            keep.lock().unwrap().clone_from(&text);
-            text
-        });
+        let (right, Report { findings, executed, .. }) =
+            self.attempt(Options { profile: true, ..self.options(ORDERS[0]) }, move |text| {
+                keep.lock().unwrap().clone_from(&text);
+                text
+            });
         let right = right.unwrap_or_else(|failure| panic!("{}: {failure}", self.program));
         assert!(findings.is_empty(), "{findings:?}");
         let text = seen.lock().unwrap().clone();
@@ -135,15 +135,27 @@ impl<T: PartialEq> Subject<'_, T> {
         assert!(failures.is_empty(), "in {}:\n{}", self.program, failures.join("\n"));
     }
 
+    /// Runs with a damage; the result and the findings.
+    fn damaged(&self, options: Options, damage: &Damage) -> (Result<T, String>, Vec<Finding>) {
+        let changes = damage.changes.clone();
+        let (result, report) = self.attempt(options, move |text| {
+            let lines = (1..).zip(text.lines());
+            let changed = |number: u32| changes.iter().find(|(line, _)| *line == number).map(|(_, text)| &**text);
+            lines.map(|(number, line)| changed(number).unwrap_or(line).to_string() + "\n").collect()
+        });
+        (result, report.findings)
+    }
+
     /// Whether an order shows the damage.
     fn is_found(&self, damage: &Damage, right: &T) -> bool {
         ORDERS.into_iter().any(|order| {
-            let changes = damage.changes.clone();
-            let (result, Report { findings, .. }) = self.attempt(order, false, move |text| {
-                let lines = (1..).zip(text.lines());
-                let changed = |number: u32| changes.iter().find(|(line, _)| *line == number).map(|(_, text)| &**text);
-                lines.map(|(number, line)| changed(number).unwrap_or(line).to_string() + "\n").collect()
-            });
+            let mut options = Options { stop_at_finding: true, ..self.options(order) };
+            let (mut result, mut findings) = self.damaged(options.clone(), damage);
+            if findings.iter().all(|finding| !tells(finding, damage)) && !findings.is_empty() {
+                // A later one may tell.
+                options.stop_at_finding = false;
+                (result, findings) = self.damaged(options, damage);
+            }
             let Some(first) = findings.first() else {
                 return match result {
                     Ok(result) => damage.kind.moves_data() && result != *right,
