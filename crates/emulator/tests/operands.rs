@@ -10,8 +10,6 @@ const INSTRUCTIONS: &str = include_str!("data/instructions.txt");
 
 /// Instructions that are refused on purpose.
 const REFUSED: &[&str] = &[
-    "tcgen05.alloc.exclusive",
-    "tcgen05.dealloc.exclusive",
     "multimem.",
     "tex.",
     "suld.",

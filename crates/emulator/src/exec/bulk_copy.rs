@@ -59,7 +59,7 @@ pub static ROWS: &[Row] = &[
         "9.7.9.25.4.5",
     ),
     Row::new("cp async bulk prefetch L2 global L2::evict_last", "[src], size", decode_prefetch, "9.7.9.25.4.5")
-        .on(BLACKWELL, 94),
+        .on(Target::Sm107.bit(), 94),
     // A hint; its group has nothing to wait for.
     Row::new("applypriority async bulk global bulk_group L2::evict_normal", "[src], size", decode_prefetch, "9.7.9.16")
         .on(Target::Sm107.bit(), 94),

@@ -96,7 +96,7 @@ pub static ROWS: &[Row] = &[
         decode_prefetch,
         "9.7.9.25.5.4",
     )
-    .on(BLACKWELL, 94),
+    .on(Target::Sm107.bit(), 94),
     Row::refused(
         "cp async bulk tensor (3d|4d|5d) (shared::cta|shared::cluster) global (im2col|im2col::w|im2col::w::128) mbarrier::complete_tx::bytes {multicast::cluster} {cta_group::1|cta_group::2} {L2::cache_hint}",
         "[dst], [map, coordinates], [bar]{, offsets}{, mask}{, policy}",
