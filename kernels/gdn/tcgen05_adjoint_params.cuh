@@ -17,21 +17,7 @@ struct Params {
     TensorMap a_map;      // [chunks * value_heads, 64, 64]
     TensorMap dh_map;     // [chunks * value_heads, 128 V, 128 K], 16 rows
     TensorMap dv_map;     // [tokens, value_heads, 128], 64 tokens of half a head; contiguous
-    const void *q, *k, *grad_o, *beta;
-    const float *rq, *rk, *gate;
-    const void* a;
-    const Chunk* chunks;
-    const Segment* segments;
-    const Sequence* sequences;
-    const float *dht, *start;
-    void *dv, *dh;
-    float *dh0, *segment_state;
-    uint64_t q_token_stride, q_head_stride, k_token_stride, k_head_stride, grad_o_token_stride, grad_o_head_stride;
-    uint64_t beta_token_stride;
-    uint32_t heads, value_heads, beta_bf16;
-    float scale;
-    const float* fade; // of the pre-scan, which the register engine has
-    float forget;
+#include "adjoint_fields.inc"
 };
 
 } // namespace bakewell

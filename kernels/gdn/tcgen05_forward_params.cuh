@@ -18,19 +18,7 @@ struct Params {
     TensorMap h_map;     // [chunks * value_heads, 128 V, 128 K], 16 rows
     TensorMap o_map;     // [tokens, value_heads, 128], 64 tokens of half a head; contiguous
     TensorMap v_new_map; // likewise
-    const void *q, *k, *v, *beta;
-    const float *rq, *rk, *gate;
-    const void* a;
-    const Chunk* chunks;
-    const Segment* segments;
-    const Sequence* sequences;
-    const float *h0, *start;
-    void *o, *v_new, *h;
-    float *ht, *segment_state, *m;
-    uint64_t q_token_stride, q_head_stride, k_token_stride, k_head_stride, v_token_stride, v_head_stride;
-    uint64_t beta_token_stride;
-    uint32_t heads, value_heads, beta_bf16, m_of_first, m_of_last;
-    float scale;
+#include "scan_fields.inc"
 };
 
 } // namespace bakewell
