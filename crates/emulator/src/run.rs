@@ -208,6 +208,7 @@ impl Run {
             executed: if self.options.profile { vec![0; self.program.instrs.len()] } else { Vec::new() },
             counters: Counters::default(),
             products: Default::default(),
+            unpacked: Default::default(),
             output: String::new(),
             spins: 0,
             watch: None,

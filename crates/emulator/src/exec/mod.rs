@@ -23,7 +23,7 @@ pub mod mma;
 pub mod moves;
 mod multicast;
 pub mod multimem;
-mod operand_tile;
+pub(crate) mod operand_tile;
 mod print;
 pub mod reduction;
 pub mod shuffle;

@@ -67,6 +67,76 @@ pub(crate) fn from_registers(
     }
 }
 
+/// Unpacked operands that are kept: the warps of a warpgroup read the same B one after the other, a few at a time.
+const KEPT: usize = 16;
+
+/// Operands and their values, reused while the same units are read again.
+#[derive(Debug, Default)]
+pub(crate) struct Unpacked {
+    tiles: Vec<Tile>,
+    /// The one that is replaced next.
+    oldest: usize,
+}
+
+#[derive(Debug)]
+struct Tile {
+    container: Container,
+    major: Major,
+    /// First row, rows, k.
+    shape: (usize, usize, usize),
+    units: Vec<[u32; 4]>,
+    values: Vec<f32>,
+}
+
+impl Unpacked {
+    /// Keeps the values of an operand.
+    fn keep(&mut self, tile: Tile) {
+        if let Some(slot) = self.tiles.get_mut(self.oldest) {
+            *slot = tile;
+        } else {
+            self.tiles.push(tile);
+        }
+        self.oldest = (self.oldest + 1) % KEPT;
+    }
+}
+
+/// The values of `shape.1` rows of `shape.2` values in units that were read line by line.
+fn unpack(
+    container: Container,
+    major: Major,
+    (first, rows, k): (usize, usize, usize),
+    units: &[[u32; 4]],
+    out: &mut [f32],
+) {
+    let per = container.per_unit();
+    match major {
+        Major::K => {
+            let mut units = units.iter();
+            for out in out.chunks_exact_mut(k) {
+                for (out, unit) in out.chunks_mut(per).zip(&mut units) {
+                    container.element.unpack(*unit, out);
+                }
+            }
+        }
+        Major::Mn => {
+            let mut values = [0.0; 32];
+            let side = first / per..(first + rows).div_ceil(per);
+            for (line, units) in units.chunks_exact(side.len()).enumerate() {
+                for (unit, words) in side.clone().zip(units) {
+                    container.element.unpack(*words, &mut values);
+                    for (i, &value) in values[..per].iter().enumerate() {
+                        if let Some(row) = (unit * per + i).checked_sub(first)
+                            && row < rows
+                        {
+                            out[row * k + line] = value;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// An asynchronous operation that reads operands: who issued it and its number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Issuer {
@@ -128,48 +198,32 @@ impl Issuer {
         (first, rows, k): (usize, usize, usize),
         out: &mut Vec<f32>,
     ) -> Result<(), Fault> {
-        let per = container.per_unit();
-        out.clear();
-        out.resize(rows * k, 0.0);
-        let (lines, units, bytes) = match major {
+        let (per, shape) = (container.per_unit(), (first, rows, k));
+        let (lines, side, bytes) = match major {
             Major::K => (first..first + rows, 0..k.div_ceil(per), container.data_bytes()),
             Major::Mn => (0..k, first / per..(first + rows).div_ceil(per), 16),
         };
-        let mut offsets = Vec::with_capacity(lines.len() * units.len());
+        let mut offsets = Vec::with_capacity(lines.len() * side.len());
         for line in lines {
-            offsets.extend(units.clone().map(|unit| operand.unit(major, line as u32, unit as u32)));
+            offsets.extend(side.clone().map(|unit| operand.unit(major, line as u32, unit as u32)));
         }
         self.observe_units(machine, rank, &offsets, bytes);
-        let mut offsets = offsets.into_iter();
-        let mut read = |machine: &mut Cluster| {
-            let offset = offsets.next().unwrap_or_default();
+        let mut units = Vec::with_capacity(offsets.len());
+        for offset in offsets {
             let unit = self.read_unit(machine, rank, offset, bytes)?;
-            Ok::<_, Fault>(std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|byte| unit[4 * i + byte]))))
-        };
-        let mut values = [0.0; 32];
-        match major {
-            Major::K => {
-                for out in out.chunks_exact_mut(k) {
-                    for out in out.chunks_mut(per) {
-                        container.element.unpack(read(machine)?, out);
-                    }
-                }
-            }
-            Major::Mn => {
-                for line in 0..k {
-                    for unit in units.clone() {
-                        container.element.unpack(read(machine)?, &mut values);
-                        for (i, &value) in values[..per].iter().enumerate() {
-                            if let Some(row) = (unit * per + i).checked_sub(first)
-                                && row < rows
-                            {
-                                out[row * k + line] = value;
-                            }
-                        }
-                    }
-                }
-            }
+            let word = |i: usize| u32::from_le_bytes([unit[i], unit[i + 1], unit[i + 2], unit[i + 3]]);
+            units.push([word(0), word(4), word(8), word(12)]);
         }
+        out.clear();
+        let same =
+            |tile: &&Tile| (tile.container, tile.major, tile.shape) == (container, major, shape) && tile.units == units;
+        if let Some(tile) = machine.unpacked.tiles.iter().find(same) {
+            out.extend_from_slice(&tile.values);
+            return Ok(());
+        }
+        out.resize(rows * k, 0.0);
+        unpack(container, major, shape, &units, out);
+        machine.unpacked.keep(Tile { container, major, shape, units, values: out.clone() });
         Ok(())
     }
 }

@@ -140,7 +140,7 @@ impl Element {
             fields
         }
         match self {
-            Self::F16 => each(fields::<8>(unit), out, |code| format::decode_f16(code as u16)),
+            Self::F16 => each(fields::<8>(unit), out, format::decode_f16_field),
             Self::Bf16 => each(fields::<8>(unit), out, |code| format::decode_bf16(code as u16)),
             Self::Tf32 => each(unit, out, format::decode_tf32),
             Self::E4m3 => each(fields::<16>(unit), out, |code| format::E4M3_VALUES[code as usize]),

@@ -6,6 +6,7 @@ use super::{Block, Cta, Grid, Outcome, Warp, Watch};
 use crate::async_engine::AsyncEngine;
 use crate::check::{Access, Actor, Event, Observer};
 use crate::decode::Program;
+use crate::exec::operand_tile::Unpacked;
 use crate::finding::{Finding, Kind};
 use crate::memory::{AccessError, GlobalMemory};
 use crate::numerics::dot::Scratch;
@@ -64,6 +65,8 @@ pub struct Cluster {
     pub counters: Counters,
     /// Memory of matrix products.
     pub products: Scratch,
+    /// Operands of matrix products.
+    pub(crate) unpacked: Unpacked,
     /// How often each operation was executed; empty unless asked for.
     pub executed: Vec<u64>,
     /// Output of `vprintf`.
