@@ -19,43 +19,68 @@
 namespace bakewell {
 
 constexpr int warpgroup_warps = warpgroup_threads / 32;
-constexpr int consumer_threads = halves * warpgroup_threads;
-constexpr int consumer_warps = halves * warpgroup_warps;
+constexpr int consumer_warps = S::query_halves * warpgroup_warps;
 constexpr int q_slots = 2;
 constexpr int sides = 2; // K and V
 
-enum class NamedBarrier : uint32_t { Turn = 1, OtherTurn = 2 };
+// Barrier of the first half; those of the others follow.
+enum class NamedBarrier : uint32_t { Turn = 1 };
 
 __device__ constexpr int index(Side side) { return static_cast<int>(side); }
 
 using BlockRing = BarrierRing<S::expanded_stages>;
 
-// What a consumer reads: `Barriers` of the kernel have a ring `q` of tiles, each with the queries of both halves, and a
+// What a consumer reads: `Barriers` of the kernel have a ring `q` of tiles, each with the queries of all halves, and a
 // ring `expanded` of blocks for each side.
 struct Operands {
-    uint8_t q[q_slots][halves][G::half_rows * row_bytes];
+    uint8_t q[q_slots][S::query_halves][G::half_rows * row_bytes];
     uint8_t expanded[sides][S::expanded_stages][block_keys * row_bytes];
 };
 
 // The copies never write the dead rows of the queries; the products read them.
 __device__ inline void zero_dead_rows(Operands& operands) {
     constexpr int dead_chunks = (G::half_rows - G::live_rows) * row_bytes / chunk_bytes;
-    for (int i = 0; i < q_slots * halves; ++i) {
+    for (int i = 0; i < q_slots * S::query_halves; ++i) {
         for (int chunk = threadIdx.x; chunk < dead_chunks; chunk += S::threads) {
-            uint8_t* dead = &operands.q[i / halves][i % halves][G::live_rows * row_bytes];
+            uint8_t* dead = &operands.q[i / S::query_halves][i % S::query_halves][G::live_rows * row_bytes];
             reinterpret_cast<uint4*>(dead)[chunk] = make_uint4(0, 0, 0, 0);
         }
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
 }
 
-// What comes after the last tile.
-__device__ inline Tile no_tile() {
-    Tile tile{};
-    tile.request = -1;
-    return tile;
+// Where in the ring of tiles a tile is.
+class TilePlace : BarrierRing<q_slots>::Cursor {
+    using Cursor = BarrierRing<q_slots>::Cursor;
+
+  public:
+    __device__ TilePlace() : Cursor(0) {}
+    using Cursor::phase;
+    using Cursor::slot;
+    using Cursor::take;
+};
+
+// A tile as the consumers find it, with what they ask in every block and with its place: their registers are for
+// accumulators.
+struct GivenTile {
+    Tile tile;
+    int whole_blocks; // from the first on: all rows see all of their keys
+    float scale;      // of scores, base 2
+    bool paired;      // whether the halves take turns
+    TilePlace place;
+
+    // What comes after the last tile.
+    static __device__ GivenTile none() {
+        GivenTile given{};
+        given.tile.request = -1;
+        return given;
+    }
+    __device__ bool is_none() const { return tile.request < 0; }
+};
+
+__device__ inline bool has_queries(const Tile& tile, int half) {
+    return tile.first_token + half * G::tokens_per_half < tile.q_len;
 }
-__device__ inline bool is_tile(const Tile& tile) { return tile.request >= 0; }
 
 // Hands tiles to the consumers, for whom finding one takes as long as multiplying by half a block. One thread. `SharedMap`
 // is the consumers'.
@@ -64,10 +89,12 @@ class TileProducer {
     const Params& params;
     SharedMap& shared;
     typename BarrierRing<q_slots>::Producer q;
+    TilePlace place;
 
     // The barrier that says that the tile is there.
-    __device__ Mbarrier& put(const Tile& tile, int slot) {
-        shared.head.tiles[slot] = tile;
+    __device__ Mbarrier& put(const GivenTile& given, int slot) {
+        shared.head.tiles[slot] = given;
+        place.take();
         return shared.head.barriers.q.full[slot];
     }
 
@@ -78,20 +105,22 @@ class TileProducer {
     // A tile, and the copies of its queries; one without keys needs none.
     __device__ void give(const Tile& tile) {
         const int slot = q.acquire();
-        Mbarrier& full = put(tile, slot);
+        const int whole_blocks = tile.visible_keys(tile.first_token) / block_keys - tile.begin;
+        const bool paired = S::take_turns && has_queries(tile, S::query_halves - 1);
+        Mbarrier& full = put({tile, whole_blocks, Scales(params).log2, paired, place}, slot);
         if (tile.empty()) {
             full.arrive();
             return;
         }
-        full.arrive_expect(halves * G::live_rows * row_bytes);
-        for (int half = 0; half < halves; ++half) {
+        full.arrive_expect(S::query_halves * G::live_rows * row_bytes);
+        for (int half = 0; half < S::query_halves; ++half) {
             const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
             tensor_load<4>(shared.operands.q[slot][half], params.q, {0, 0, token, tile.unit}, full);
         }
     }
 
     // That there are no more.
-    __device__ void end() { put(no_tile(), q.acquire()).arrive(); }
+    __device__ void end() { put(GivenTile::none(), q.acquire()).arrive(); }
 };
 
 // One warp: the barriers of a ring.
@@ -103,17 +132,17 @@ __device__ void init_ring(BarrierRing<slots>& ring, uint32_t full, uint32_t empt
     }
 }
 
-// Both halves' warpgroups. `SharedMap` has `head.barriers`, `head.tiles` and `operands`.
+// The warpgroups of all halves. `SharedMap` has `head.barriers`, `head.tiles` and `operands`.
 template <class Params, class SharedMap>
 class Consumer {
     const Params& params;
     SharedMap& shared;
-    int half;
     HalfTile math;
-    typename BarrierRing<q_slots>::Consumer q;
     typename BlockRing::Consumer keys;
     typename BlockRing::Consumer values;
-    Turns<static_cast<uint32_t>(NamedBarrier::Turn), consumer_threads> turns;
+    Turns<static_cast<uint32_t>(NamedBarrier::Turn), S::query_halves, warpgroup_threads> turns;
+
+    static __device__ int half() { return HalfTile::warpgroup() - (S::threads / warpgroup_threads - S::query_halves); }
 
     __device__ void release(Mbarrier& empty) const {
         __syncwarp();
@@ -151,20 +180,32 @@ class Consumer {
         release(shared.head.barriers.expanded[index(Side::V)].empty[slot]);
     }
 
+    // Keys that the thread's row sees.
+    __device__ int visible_keys(const Tile& tile, int i) const {
+        return tile.visible_keys(tile.first_token + half() * G::tokens_per_half + math.row(i) / G::pack);
+    }
+
+    // The block after which `blocks - 1` are left.
+    __device__ void mask(wgmma::Accumulator& s, const Tile& tile, int blocks) const {
+        const int first_key = (tile.begin + blocks - 1) * block_keys;
+        math.mask(s, {visible_keys(tile, 0) - first_key, visible_keys(tile, 1) - first_key});
+    }
+
     // One product after another. Halves that take turns make their weights one at a time, each while the other multiplies
     // and adds.
-    __device__ void attend_blocks(int begin, int end, bool paired, uint64_t queries, const int (&visible)[rows_per_thread],
-                                  Rows& rows, wgmma::Accumulator& output) {
-        for (int block = end - 1; block >= begin; --block) {
+    __device__ void attend_blocks(const GivenTile& given, uint64_t queries, Rows& rows, wgmma::Accumulator& output) {
+        const bool paired = given.paired;
+        for (int blocks = given.tile.blocks(); blocks > 0; --blocks) {
             wgmma::Accumulator s;
             float factor[rows_per_thread];
             scores(s, queries);
             if (paired) {
                 turns.take();
             }
-            const int first_key = block * block_keys;
-            math.mask(s, {visible[0] - first_key, visible[1] - first_key});
-            math.weigh(s, rows, factor);
+            if (blocks > given.whole_blocks) {
+                mask(s, given.tile, blocks);
+            }
+            math.weigh(s, given.scale, rows, factor);
             if (paired) {
                 turns.give();
             }
@@ -176,28 +217,24 @@ class Consumer {
         }
     }
 
-    __device__ void attend(const Tile& tile, bool paired, int q_slot) {
-        const uint64_t queries = wgmma::swizzled_descriptor(shared.operands.q[q_slot][half]);
-        int visible[rows_per_thread];
-#pragma unroll
-        for (int i = 0; i < rows_per_thread; ++i) {
-            visible[i] = tile.visible_keys(tile.first_token + half * G::tokens_per_half + math.row(i) / G::pack);
-        }
+    __device__ void attend(const GivenTile& given) {
+        const Tile& tile = given.tile;
+        const uint64_t queries = wgmma::swizzled_descriptor(shared.operands.q[given.place.slot()][half()]);
         Rows rows;
         wgmma::Accumulator output;
 #pragma unroll
         for (float& value : output) {
             value = 0;
         }
-        attend_blocks(tile.begin, tile.end, paired, queries, visible, rows, output);
+        attend_blocks(given, queries, rows, output);
 #pragma unroll
         for (float& sum : rows.sum) {
             sum = quad_sum(sum);
         }
         if constexpr (S::split) {
-            math.write_partial(params, tile, half, rows, output);
+            math.write_partial(params, tile, half(), rows, output);
         } else {
-            math.write_output(params, tile, half, rows, output, shared.operands.q[q_slot][half]);
+            math.write_output(params, tile, half(), rows, output, shared.operands.q[given.place.slot()][half()]);
         }
     }
 
@@ -210,42 +247,40 @@ class Consumer {
     }
 
     // The split's part of a tile.
-    __device__ void consume(const Tile& tile, int q_slot) {
+    __device__ void consume(const GivenTile& given) {
+        const Tile& tile = given.tile;
         if (tile.empty()) {
             if constexpr (S::split) {
-                math.write_nothing(params, tile, half);
+                math.write_nothing(params, tile, half());
             }
-        } else if (has_queries(tile, half)) {
-            attend(tile, S::take_turns && has_queries(tile, halves - 1), q_slot);
+        } else if (has_queries(tile, half())) {
+            attend(given);
         } else {
             pass(tile);
         }
     }
 
-    __device__ bool has_queries(const Tile& tile, int half) const {
-        return tile.first_token + half * G::tokens_per_half < tile.q_len;
-    }
-
   public:
     // `thread` among those of all consumers.
     __device__ Consumer(const Params& params, SharedMap& shared, uint32_t thread)
-        : params(params), shared(shared), half(thread / warpgroup_threads),
-          math{static_cast<int>(thread % 32), Scales(params).log2},
-          q(shared.head.barriers.q), keys(shared.head.barriers.expanded[index(Side::K)]),
-          values(shared.head.barriers.expanded[index(Side::V)]), turns(half) {}
+        : params(params), shared(shared), math{static_cast<int>(thread % 32)},
+          keys(shared.head.barriers.expanded[index(Side::K)]), values(shared.head.barriers.expanded[index(Side::V)]),
+          turns(thread / warpgroup_threads) {}
 
     __device__ void run() {
         if constexpr (S::take_turns) {
             turns.begin();
         }
+        TilePlace place;
         while (true) {
-            const int slot = q.wait();
-            const Tile& tile = shared.head.tiles[slot];
-            if (!is_tile(tile)) {
+            shared.head.barriers.q.full[place.slot()].wait(place.phase());
+            const GivenTile& given = shared.head.tiles[place.slot()];
+            if (given.is_none()) {
                 return;
             }
-            consume(tile, slot);
-            release(shared.head.barriers.q.empty[slot]);
+            consume(given);
+            place = given.place;
+            release(shared.head.barriers.q.empty[place.take()]);
         }
     }
 };

@@ -3,8 +3,8 @@
 //
 //   out = E4M3(bmm2 * softmax(bmm1 * Q K^T, causal bottom-right) V)
 //
-// A CTA holds two halves of 64 query rows (tokens x packed heads) against all key blocks that they see, from the last
-// block down.
+// A CTA holds two or three halves of 64 query rows (tokens x packed heads) against all key blocks that they see, from the
+// last block down.
 //
 //   load    | Q, K V, K' V', K'' V'' ...           as far ahead as the ring allows
 //   half 0  | Q K, weights |  P V, output | Q K', weights' | P V', output | ...
@@ -26,7 +26,7 @@ namespace bakewell {
 using Walk = TileWalk<G, Params>;
 
 struct Barriers {
-    BarrierRing<q_slots> q;    // load -> consumers: a tile, and both halves' queries
+    BarrierRing<q_slots> q;    // load -> consumers: a tile, and all halves' queries
     BlockRing expanded[sides]; // load -> consumers
 };
 
@@ -35,7 +35,7 @@ struct SharedMap {
 
     struct Head {
         Barriers barriers;
-        Tile tiles[q_slots];
+        GivenTile tiles[q_slots];
     };
 
     Head head;

@@ -15,7 +15,11 @@
 namespace bakewell {
 
 using S = Schedule;
-using G = Geometry<64, S::pack>;
+
+// A tile has as many halves of 64 query rows as the schedule says.
+struct G : Geometry<64, S::pack> {
+    static constexpr int tile_tokens = S::query_halves * tokens_per_half;
+};
 
 constexpr int warpgroup_threads = 128;
 constexpr int rows_per_thread = 2; // 8 apart
@@ -48,14 +52,20 @@ __device__ inline float quad_sum(float value) {
 // The arithmetic of a half: what is done to accumulators.
 struct HalfTile {
     int lane;
-    float scale; // of scores, base 2
 
-    // Row of the half. What is made of the thread's index would else be kept over all tiles, in registers that the blocks
-    // need. PTX: mov.u32 %tid.x
-    static __device__ int row(int i) {
+    // What is made of the thread's index would else be kept over all tiles, in registers that the blocks need.
+    // PTX: mov.u32 %tid.x
+    static __device__ int thread() {
         int thread;
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-        return thread % warpgroup_threads / 32 * 16 + thread % 32 / 4 + 8 * i;
+        return thread;
+    }
+    static __device__ int warpgroup() { return thread() / warpgroup_threads; }
+
+    // Row of the half.
+    static __device__ int row(int i) {
+        const int index = thread();
+        return index % warpgroup_threads / 32 * 16 + index % 32 / 4 + 8 * i;
     }
     __device__ int quad_lane() const { return lane % 4; }
 
@@ -66,21 +76,21 @@ struct HalfTile {
             if (limit[i] >= block_keys) {
                 continue;
             }
+            const int own_limit = limit[i] - 2 * quad_lane(); // from the thread's first key on
 #pragma unroll
             for (int group = 0; group < column_groups; ++group) {
 #pragma unroll
                 for (int element = 0; element < 2; ++element) {
-                    const int key = 8 * group + 2 * quad_lane() + element;
                     float& score = s[at(i, group, element)];
-                    score = key < limit[i] ? score : -INFINITY;
+                    score = 8 * group + element < own_limit ? score : -INFINITY;
                 }
             }
         }
     }
 
-    // Scores to weights; returns the factors of the old output. The two rows go together: a warp has its scheduler almost
+    // Scores to weights; `scale` is that of scores, base 2. Returns the factors of the old output. The two rows go together: a warp has its scheduler almost
     // to itself, so that four chains must hide the latency of maxima and exponentials.
-    __device__ void weigh(wgmma::Accumulator& s, Rows& rows, float (&factor)[rows_per_thread]) const {
+    __device__ void weigh(wgmma::Accumulator& s, float scale, Rows& rows, float (&factor)[rows_per_thread]) const {
         float top[rows_per_thread][2];
 #pragma unroll
         for (int i = 0; i < rows_per_thread; ++i) {

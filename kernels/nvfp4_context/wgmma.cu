@@ -29,7 +29,7 @@ using PackedRing = BarrierRing<S::packed_stages>;
 struct Barriers {
     BarrierRing<q_slots> q;       // keys -> consumers: a tile, and both halves' queries
     PackedRing packed[sides];     // a producer's loads -> the producer
-    BlockRing expanded[sides]; // producers -> consumers
+    BlockRing expanded[sides];    // producers -> consumers
 };
 
 struct SharedMap {
@@ -37,7 +37,7 @@ struct SharedMap {
 
     struct Head {
         Barriers barriers;
-        Tile tiles[q_slots];
+        GivenTile tiles[q_slots];
     };
 
     Head head;

@@ -229,6 +229,10 @@ fn many_query_rows_expand_the_cache() {
             let many = (rows >= 512 && keys >= 512) || (rows >= 256 && keys >= 32_768);
             let wanted = family.is_some() || (many && bytes <= 1 << 30);
             assert_eq!(decision.schedule.family() == Family::Expanded, wanted, "{what}");
+            // A third half where the device is full without splits, which it has more of.
+            let full = problem.batch * problem.kv_heads * rows > 128 * 132;
+            let three = decision.schedule.query_halves() == 3;
+            assert_eq!(three, rows >= 512 && keys >= 512 && full && bytes <= 1 << 30, "{what}");
             let Some(expansion) = decision.expansion else {
                 assert!(!wanted, "{what}");
                 continue;

@@ -6,7 +6,7 @@ use bakewell_core::program::program_name;
 use bakewell_core::route::{Considered, Facts, Route};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::nvfp4_context::{
-    BLOCK_KEYS, Choice, Engine, Family, HALVES, HEAD_DIM, Nvfp4Context as Schedule, TILE_BYTES, facts,
+    BLOCK_KEYS, Choice, Engine, Family, HEAD_DIM, Nvfp4Context as Schedule, TILE_BYTES, facts,
 };
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
 
@@ -151,6 +151,7 @@ fn facts(problem: &Nvfp4Context) -> Result<Facts> {
     let heads = problem.batch.saturating_mul(problem.kv_heads);
     Ok(Facts(vec![
         (facts::QUERY_ROWS, query_rows(problem)?),
+        (facts::ALL_ROWS, heads.saturating_mul(query_rows(problem)?)),
         (facts::KV_HEADS, problem.kv_heads),
         (facts::MAX_KEYS, problem.max_kv_len),
         (facts::EXPANDED_BYTES, heads.saturating_mul(longest_blocks(problem)).saturating_mul(EXPANDED_BLOCK)),
@@ -188,7 +189,14 @@ fn tiled(
     };
     let single = find(1, false).ok_or_else(|| no_program(architecture, "pack 1"))?;
     let packed = find(problem.group_size()?, false);
-    let unsplit = packed.filter(|packed| packs_better(problem, packed, single)).unwrap_or(single);
+    let rows_tiles = problem.max_q_len.div_ceil(single.tile_tokens().into());
+    let tiles = problem.batch.saturating_mul(problem.q_heads).saturating_mul(rows_tiles);
+    let several_each = (u64::from(sm_count) + 1..=MOST_TILES.into()).contains(&tiles);
+    let packs = |packed: &&Schedule| match packed.family() {
+        Family::Expanded if several_each => ends_sooner(problem, packed, single, sm_count),
+        _ => packs_better(problem, packed, single),
+    };
+    let unsplit = packed.filter(packs).unwrap_or(single);
 
     let m_blocks = tile_count("max_q_len", problem.max_q_len.div_ceil(unsplit.tile_tokens().into()))?;
     let units_per_request = tile_count("q_heads", problem.q_heads / u64::from(unsplit.pack))?;
@@ -210,7 +218,7 @@ fn tiled(
     };
     let partials = match merge {
         Some(_) => [problem.total_q, problem.q_heads, splits.into()],
-        None => [tiles.into(), splits.into(), u64::from(HALVES * schedule.half_rows())],
+        None => [tiles.into(), splits.into(), u64::from(schedule.query_halves() * schedule.half_rows())],
     };
     finish(
         problem,
@@ -371,11 +379,35 @@ fn packs_better(problem: &Nvfp4Context, packed: &Schedule, single: &Schedule) ->
 /// Key blocks that the tiles of `tile_tokens` query tokens of one request and head visit together. A tile that sees
 /// nothing counts as it falls out, zero or negative.
 fn key_blocks(queries: u64, keys: u64, tile_tokens: u64) -> i128 {
+    visited(queries, keys, tile_tokens).map(|(_, blocks)| blocks).sum()
+}
+
+/// Of each tile its query tokens, and the key blocks that it visits.
+fn visited(queries: u64, keys: u64, tile_tokens: u64) -> impl Iterator<Item = (i128, i128)> {
     let (queries, keys, tile) = (i128::from(queries), i128::from(keys), i128::from(tile_tokens));
     let block = i128::from(BLOCK_KEYS);
-    (0..(queries + tile - 1) / tile)
-        .map(|m| (keys.min((m + 1) * tile + keys - queries) + block - 1).div_euclid(block))
-        .sum()
+    (0..(queries + tile - 1) / tile).map(move |m| {
+        let tokens = tile.min(queries - m * tile);
+        (tokens, (keys.min((m + 1) * tile + keys - queries) + block - 1).div_euclid(block))
+    })
+}
+
+/// Whether CTAs of packed heads are done before those of single heads, each of which has several tiles: the fullest CTA
+/// works off its tiles, each for the mean of what its blocks take. A block takes about as long as a half more than the tile
+/// has. Ties go to the single.
+fn ends_sooner(problem: &Nvfp4Context, packed: &Schedule, single: &Schedule, sm_count: u32) -> bool {
+    // Time of all tiles, tiles of the fullest CTA, tiles.
+    let costs = |schedule: &Schedule| {
+        let (per_half, ctas) = (i128::from(schedule.tokens_per_half()), i128::from(sm_count));
+        let times = visited(problem.max_q_len, problem.max_kv_len, schedule.tile_tokens().into())
+            .map(|(tokens, blocks)| ((tokens + per_half - 1) / per_half + 1) * blocks.max(1));
+        let (count, time) = times.fold((0, 0), |(count, sum), time| (count + 1, sum + time));
+        let units = i128::from(problem.batch) * i128::from(problem.q_heads / u64::from(schedule.pack));
+        let tiles = units * count;
+        (units * time, (tiles + ctas - 1) / ctas, tiles)
+    };
+    let ((packed_time, packed_rounds, packed_tiles), (time, rounds, tiles)) = (costs(packed), costs(single));
+    packed.pack > 1 && packed_time * packed_rounds * tiles < time * rounds * packed_tiles
 }
 
 /// Splits that fill the SMs, none shorter than the choice allows.
@@ -412,9 +444,12 @@ fn decode_cluster(splits: u32) -> u32 {
     (1 << splits.trailing_zeros()).min(DECODE_CLUSTER)
 }
 
-/// A count of tiles, which kernels hold in a signed 32-bit integer.
+/// Kernels hold a tile's number in a signed 32-bit integer.
+const MOST_TILES: u32 = i32::MAX as u32;
+
+/// A count of tiles.
 fn tile_count(argument: &'static str, value: u64) -> Result<u32> {
-    count(argument, value, i32::MAX as u32, "tiles")
+    count(argument, value, MOST_TILES, "tiles")
 }
 
 fn no_program(architecture: &Architecture, wanted: &str) -> Error {
@@ -432,8 +467,23 @@ mod tests {
         assert_eq!(key_blocks(512, 512, 256), 6);
         // One query over 4096 keys: all 32 blocks.
         assert_eq!(key_blocks(1, 4096, 256), 32);
+        assert_eq!(visited(5, 200, 3).collect::<Vec<_>>(), [(3, 2), (2, 2)]);
         // 300 queries over 10 keys in tiles of 128: bounds -162, -34 and 10 give blocks -1, 0 and 1.
         assert_eq!(key_blocks(300, 10, 128), 0);
+    }
+
+    /// Measured on an H200, three halves: 4x512x4096 takes longer packed, the others less.
+    #[test]
+    fn packs_that_fill_the_last_round_end_sooner() {
+        let sooner = |batch, max_q_len, max_kv_len| {
+            let problem = Nvfp4Context { batch, q_heads: 64, kv_heads: 8, max_q_len, max_kv_len, ..Default::default() };
+            let packed = Schedule { pack: 8, ..Schedule::EXPANDED_THREE };
+            ends_sooner(&problem, &packed, &Schedule::EXPANDED_THREE, 132)
+        };
+        assert!(!sooner(4, 512, 4096));
+        for (batch, queries, keys) in [(8, 1024, 1024), (16, 64, 1024), (8, 128, 4096)] {
+            assert!(sooner(batch, queries, keys), "{batch}x{queries}x{keys}");
+        }
     }
 
     #[test]

@@ -36,13 +36,16 @@ pub(super) struct Shape {
     num_splits: Option<u32>,
     #[serde(default)]
     family: Option<Family>,
+    #[serde(default)]
+    schedule: Option<String>,
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shape { batch, q_len, kv_len, q_heads, kv_heads, num_splits, family } = self;
+        let Shape { batch, q_len, kv_len, q_heads, kv_heads, num_splits, family, schedule } = self;
         write!(f, "{batch}x{q_len}x{kv_len} Hq{q_heads} Hkv{kv_heads}")?;
         family.map_or(Ok(()), |family| write!(f, " {}", format!("{family:?}").to_lowercase()))?;
+        schedule.as_ref().map_or(Ok(()), |schedule| write!(f, " {schedule}"))?;
         num_splits.map_or(Ok(()), |splits| write!(f, " splits {splits}"))
     }
 }
@@ -72,6 +75,7 @@ pub(super) fn shapes(text: Option<&str>) -> anyhow::Result<Vec<Shape>> {
             kv_heads: 8,
             num_splits: None,
             family: None,
+            schedule: None,
         })
         .to_vec(),
     };
@@ -96,6 +100,7 @@ impl Shape {
             max_kv_len: self.kv_len,
             num_splits: self.num_splits,
             family: self.family,
+            schedule: self.schedule.clone(),
             ..Nvfp4Context::default()
         }
     }

@@ -39,26 +39,32 @@ impl Case {
     }
 }
 
-/// The ways to compute: each family unsplit and split. Three splits of decode merge through global memory, two and eight
-/// in a cluster, sixteen in two clusters.
-pub const WAYS: [(&str, Family, u32); 9] = [
-    ("paged", Family::Paged, 1),
-    ("paged split", Family::Paged, 2),
-    ("expanded", Family::Expanded, 1),
-    ("expanded split", Family::Expanded, 2),
-    ("decode", Family::Decode, 1),
-    ("decode in a cluster", Family::Decode, 2),
-    ("decode through global memory", Family::Decode, 3),
-    ("decode in a large cluster", Family::Decode, 8),
-    ("decode in two clusters", Family::Decode, 16),
+/// Schedule of the expanded family with three halves in a tile.
+pub const THREE_HALVES: &str = "expanded_h3_k5";
+
+/// The ways to compute: each family unsplit and split, of the expanded one also the schedule with three halves. Three splits
+/// of decode merge through global memory, two and eight in a cluster, sixteen in two clusters.
+pub const WAYS: [(&str, Family, Option<&str>, u32); 11] = [
+    ("paged", Family::Paged, None, 1),
+    ("paged split", Family::Paged, None, 2),
+    ("expanded", Family::Expanded, None, 1),
+    ("expanded split", Family::Expanded, None, 2),
+    ("expanded, three halves", Family::Expanded, Some(THREE_HALVES), 1),
+    ("expanded, three halves split", Family::Expanded, Some(THREE_HALVES), 2),
+    ("decode", Family::Decode, None, 1),
+    ("decode in a cluster", Family::Decode, None, 2),
+    ("decode through global memory", Family::Decode, None, 3),
+    ("decode in a large cluster", Family::Decode, None, 8),
+    ("decode in two clusters", Family::Decode, None, 16),
 ];
 
 impl Inputs {
     /// The inputs in each of [`WAYS`] that the device has a program for.
     pub fn ways(&self, device: &Device) -> Vec<(&'static str, Inputs)> {
-        let pinned = WAYS.map(|(name, family, splits)| {
+        let pinned = WAYS.map(|(name, family, schedule, splits)| {
             let mut inputs = self.clone();
             (inputs.problem.family, inputs.problem.num_splits) = (Some(family), Some(splits));
+            inputs.problem.schedule = schedule.map(str::to_owned);
             (name, inputs)
         });
         pinned.into_iter().filter(|(_, inputs)| device.plan(&inputs.problem).is_ok()).collect()
@@ -83,6 +89,7 @@ pub fn cases() -> Vec<Case> {
         for (suffix, splits) in [("", 1), (" split", 3)] {
             add(format!("group_{group}{suffix}"), &spec, Some(splits), Some(Family::Paged), None);
             add(format!("group_{group} expanded{suffix}"), &spec, Some(splits), Some(Family::Expanded), None);
+            add(format!("group_{group} three halves{suffix}"), &spec, Some(splits), None, Some(THREE_HALVES));
         }
         let few = Spec { q_lens: vec![1, 16 / group as i32, 0, 1], ..spec };
         add(format!("group_{group} few rows"), &few, Some(2), None, None);

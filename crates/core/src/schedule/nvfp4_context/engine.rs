@@ -112,6 +112,8 @@ pub struct Wgmma {
 /// What only attention over expanded tiles has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Expanded {
+    /// Halves of a tile of query rows.
+    pub query_halves: u32,
     /// Registers of a thread of the warpgroup that loads.
     pub load_registers: u32,
     /// Registers of a thread that computes.

@@ -24,8 +24,8 @@ pub const PAGE_TOKENS: u32 = 16;
 pub const SCALE_GROUP: u32 = 16;
 /// Keys of a block.
 pub const BLOCK_KEYS: u32 = 128;
-/// Halves of a tile of query rows.
-pub const HALVES: u32 = 2;
+/// Halves of a tile of query rows, where the schedule does not say otherwise.
+const HALVES: u32 = 2;
 /// Most CTAs that may share a tile's keys.
 pub const MAX_SPLITS: u32 = 64;
 /// Bytes of a block of K or V of one head, packed with its scales.
@@ -61,6 +61,8 @@ pub mod facts {
 
     /// Query rows of a request and KV head: tokens of the longest request times heads of the group.
     pub const QUERY_ROWS: FactName = "query_rows";
+    /// The same of all requests and KV heads, as long as the longest.
+    pub const ALL_ROWS: FactName = "all_rows";
     /// KV heads.
     pub const KV_HEADS: FactName = "kv_heads";
     /// Bound of a request's keys.
@@ -153,13 +155,31 @@ impl Nvfp4Context {
     /// Attention over expanded tiles.
     pub const EXPANDED: Nvfp4Context = Nvfp4Context {
         name: "expanded_k6",
-        engine: Engine::Expanded(Expanded { load_registers: 24, consumer_registers: 240, take_turns: true }),
+        engine: Engine::Expanded(Expanded {
+            query_halves: 2,
+            load_registers: 24,
+            consumer_registers: 240,
+            take_turns: true,
+        }),
         pack: 1,
         split: false,
         packed_stages: 0,
         expanded_stages: 6,
         dequantise: Dequantise::Table,
         code_reads: CodeReads::PerChunk,
+    };
+
+    /// The same with a third half in every CTA, in fewer registers and a ring that is one tile shorter.
+    pub const EXPANDED_THREE: Nvfp4Context = Nvfp4Context {
+        name: "expanded_h3_k5",
+        engine: Engine::Expanded(Expanded {
+            query_halves: 3,
+            load_registers: 24,
+            consumer_registers: 160,
+            take_turns: true,
+        }),
+        expanded_stages: 5,
+        ..Nvfp4Context::EXPANDED
     };
 
     /// Expands the tiles of the former.
@@ -209,9 +229,17 @@ impl Nvfp4Context {
         self.half_rows() / self.pack
     }
 
+    /// Halves of a tile, a warpgroup each.
+    pub const fn query_halves(&self) -> u32 {
+        match self.engine {
+            Engine::Expanded(expanded) => expanded.query_halves,
+            _ => HALVES,
+        }
+    }
+
     /// Query tokens of a tile.
     pub const fn tile_tokens(&self) -> u32 {
-        HALVES * self.tokens_per_half()
+        self.query_halves() * self.tokens_per_half()
     }
 
     /// Threads of a CTA: whole warpgroups, or decode's warps.
@@ -219,7 +247,7 @@ impl Nvfp4Context {
         match self.engine {
             Engine::Tcgen05(_) | Engine::Wgmma(_) => 512,
             Engine::Decode(decode) => 32 * decode.warps,
-            Engine::Expanded(_) => 384,
+            Engine::Expanded(expanded) => 128 * (1 + expanded.query_halves),
             Engine::Expand(_) | Engine::Merge => 256,
         }
     }
@@ -266,7 +294,7 @@ impl Nvfp4Context {
                 return (pages + queries + merge + 256 * 8).next_multiple_of(1024);
             }
         };
-        let queries = q_tiles * HALVES * self.half_rows() * HEAD_DIM;
+        let queries = q_tiles * self.query_halves() * self.half_rows() * HEAD_DIM;
         let expanded = self.rings() * self.expanded_stages * TILE_BYTES;
         let packed = self.rings() * self.packed_stages * PACKED_BYTES;
         head + queries + expanded + packed
@@ -341,12 +369,14 @@ impl Schedule for Nvfp4Context {
                 ]);
             }
             Engine::Wgmma(engine) => facts.extend([
+                Fact::int("query_halves", self.query_halves()),
                 Fact::int("key_registers", engine.key_registers),
                 Fact::int("value_registers", engine.value_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
                 Fact::bool("take_turns", engine.take_turns),
             ]),
             Engine::Expanded(engine) => facts.extend([
+                Fact::int("query_halves", engine.query_halves),
                 Fact::int("load_registers", engine.load_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
                 Fact::bool("take_turns", engine.take_turns),
@@ -404,6 +434,8 @@ mod tests {
         assert_eq!((Nvfp4Context::WGMMA.barriers(), Nvfp4Context::WGMMA.dynamic_shared_bytes()), (40, 228_352));
         let expanded = Nvfp4Context::EXPANDED;
         assert_eq!((expanded.barriers(), expanded.dynamic_shared_bytes()), (28, 230_400));
+        let three = Nvfp4Context::EXPANDED_THREE;
+        assert_eq!((three.barriers(), three.dynamic_shared_bytes()), (24, 214_016));
         assert_eq!((Nvfp4Context::EXPAND.barriers(), Nvfp4Context::EXPAND.dynamic_shared_bytes()), (2, 51_328));
         assert_eq!((Nvfp4Context::MERGE.barriers(), Nvfp4Context::MERGE.dynamic_shared_bytes()), (0, 2_048));
         let decode = [Nvfp4Context::DECODE, Nvfp4Context::DECODE_C16].map(|s| (s.barriers(), s.dynamic_shared_bytes()));
@@ -433,7 +465,10 @@ mod tests {
             let groups = engine.key_registers + engine.value_registers + 2 * engine.consumer_registers;
             assert!(groups * 128 <= 65_536);
         }
-        let Engine::Expanded(engine) = Nvfp4Context::EXPANDED.engine else { unreachable!() };
-        assert!((engine.load_registers + 2 * engine.consumer_registers) * 128 <= 65_536);
+        for schedule in [Nvfp4Context::EXPANDED, Nvfp4Context::EXPANDED_THREE] {
+            let Engine::Expanded(engine) = schedule.engine else { unreachable!() };
+            let groups = engine.load_registers + engine.query_halves * engine.consumer_registers;
+            assert!(groups * 128 <= 65_536);
+        }
     }
 }
