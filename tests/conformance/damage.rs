@@ -162,9 +162,20 @@ fn gated_delta(arch: Arch, program: &str, unseen: &[Unseen]) {
         pins: Pins { segment_chunks: Some(3), ..Pins::default() },
         ..Case::default()
     };
+    damaged_delta(arch, program, &case, unseen);
+}
+
+fn damaged_delta(arch: Arch, program: &str, case: &Case, unseen: &[Unseen]) {
     let inputs = case.inputs().unwrap();
     let run = |device: &_| gdn::outputs(device, &inputs, Place::Contiguous);
     Subject { arch, program, sm_count: 2, run: &run, unseen }.every_damage_is_found();
+}
+
+/// A whole chunk and a short one.
+#[test]
+fn gdn_with_products_of_keys_shared() {
+    let case = Case { lengths: vec![70], value_heads: 3, ..Case::default() };
+    damaged_delta(Arch::Sm90, "sm90/gdn-prepare_g3", &case, &[]);
 }
 
 #[test]

@@ -59,8 +59,8 @@ const GROUP_FIELDS: [ParamField; 16] = [
 pub const GROUP_PARAMS: ParamLayout =
     ParamLayout { fields: &with_maps::<{ GROUP_MAPS.len() + GROUP_FIELDS.len() }>(&GROUP_MAPS, &GROUP_FIELDS, &[]) };
 
-/// Bytes of dynamic shared memory: the inverse, before that its 4 diagonal blocks of 16 x 24 floats, which are smaller; four
-/// factors of each token.
+/// Bytes of dynamic shared memory: the inverse, in whose place are quarters of keys and its diagonal blocks before, neither
+/// of them larger; four factors of each token.
 pub const SHARED_BYTES: u32 = INVERSE_BYTES + FACTOR_BYTES;
 
 const WARP: u32 = 32;
