@@ -11,6 +11,8 @@ namespace bakewell {
 // before it. All teams take and give equally often, so that the turn is team 0's again whenever all have given.
 template <uint32_t first, uint32_t teams, uint32_t threads>
 class Turns {
+    static_assert(first + teams <= 16, "a CTA has 16 named barriers");
+
     uint32_t team;
 
     __device__ uint32_t next() const { return team + 1 < teams ? team + 1 : 0; }

@@ -12,6 +12,7 @@
 #include "half_tile.cuh"
 #include "output.cuh"
 #include "schedule.cuh"
+#include "shared_blocks.cuh"
 
 #include <cstdint>
 #include <cuda/ptx>
@@ -23,18 +24,16 @@ constexpr int consumer_warps = S::query_halves * warpgroup_warps;
 constexpr int q_slots = 2;
 constexpr int sides = 2; // K and V
 
-// Barrier of the first half; those of the others follow.
-enum class NamedBarrier : uint32_t { Turn = 1 };
+// `Turn` is that of the first half; those of the others follow.
+enum class NamedBarrier : uint32_t { Turn = 1, KeysExpanded = Turn + S::query_halves, ValuesExpanded };
 
 __device__ constexpr int index(Side side) { return static_cast<int>(side); }
-
-using BlockRing = BarrierRing<S::expanded_stages>;
 
 // What a consumer reads: `Barriers` of the kernel have a ring `q` of tiles, each with the queries of all halves, and a
 // ring `expanded` of blocks for each side.
 struct Operands {
     uint8_t q[q_slots][S::query_halves][G::half_rows * row_bytes];
-    uint8_t expanded[sides][S::expanded_stages][block_keys * row_bytes];
+    uint8_t expanded[sides][S::expanded_stages][block_bytes];
 };
 
 // The copies never write the dead rows of the queries; the products read them.
@@ -106,16 +105,17 @@ class TileProducer {
     __device__ void give(const Tile& tile) {
         const int slot = q.acquire();
         const int whole_blocks = tile.visible_keys(tile.first_token) / block_keys - tile.begin;
-        const bool paired = S::take_turns && has_queries(tile, S::query_halves - 1);
+        const bool paired = S::take_turns && has_queries(tile, first_half() + S::query_halves - 1);
         Mbarrier& full = put({tile, whole_blocks, Scales(params).log2, paired, place}, slot);
         if (tile.empty()) {
             full.arrive();
             return;
         }
         full.arrive_expect(S::query_halves * G::live_rows * row_bytes);
+        const int first_token = static_cast<int>(tile.q_start + tile.first_token);
         for (int half = 0; half < S::query_halves; ++half) {
-            const int token = static_cast<int>(tile.q_start + tile.first_token) + half * G::tokens_per_half;
-            tensor_load<4>(shared.operands.q[slot][half], params.q, {0, 0, token, tile.unit}, full);
+            const int token = (first_half() + half) * G::tokens_per_half;
+            tensor_load<4>(shared.operands.q[slot][half], params.q, {0, 0, first_token + token, tile.unit}, full);
         }
     }
 
@@ -142,12 +142,28 @@ class Consumer {
     typename BlockRing::Consumer values;
     Turns<static_cast<uint32_t>(NamedBarrier::Turn), S::query_halves, warpgroup_threads> turns;
 
-    static __device__ int half() { return HalfTile::warpgroup() - (S::threads / warpgroup_threads - S::query_halves); }
+    // Of this CTA's halves.
+    static __device__ int own_half() {
+        return HalfTile::warpgroup() - (S::threads / warpgroup_threads - S::query_halves);
+    }
+
+    // Of the tile's.
+    static __device__ int half() { return first_half() + own_half(); }
 
     __device__ void release(Mbarrier& empty) const {
         __syncwarp();
         if (math.lane == 0) {
             empty.arrive();
+        }
+    }
+
+    // A tile of a block.
+    __device__ void release(Side side, int slot) const {
+        BlockRing& ring = shared.head.barriers.expanded[index(side)];
+        if constexpr (S::cluster == 1) {
+            release(ring.empty[slot]);
+        } else {
+            give_back(ring, slot);
         }
     }
 
@@ -163,7 +179,7 @@ class Consumer {
         }
         wgmma::commit();
         wgmma::wait<0>();
-        release(shared.head.barriers.expanded[index(Side::K)].empty[slot]);
+        release(Side::K, slot);
     }
 
     // P V of the next block.
@@ -177,7 +193,7 @@ class Consumer {
         }
         wgmma::commit();
         wgmma::wait<0>();
-        release(shared.head.barriers.expanded[index(Side::V)].empty[slot]);
+        release(Side::V, slot);
     }
 
     // Keys that the thread's row sees.
@@ -219,7 +235,7 @@ class Consumer {
 
     __device__ void attend(const GivenTile& given) {
         const Tile& tile = given.tile;
-        const uint64_t queries = wgmma::swizzled_descriptor(shared.operands.q[given.place.slot()][half()]);
+        const uint64_t queries = wgmma::swizzled_descriptor(shared.operands.q[given.place.slot()][own_half()]);
         Rows rows;
         wgmma::Accumulator output;
 #pragma unroll
@@ -234,15 +250,15 @@ class Consumer {
         if constexpr (S::split) {
             math.write_partial(params, tile, half(), rows, output);
         } else {
-            math.write_output(params, tile, half(), rows, output, shared.operands.q[given.place.slot()][half()]);
+            math.write_output(params, tile, half(), rows, output, shared.operands.q[given.place.slot()][own_half()]);
         }
     }
 
     // A half without queries only keeps the rings moving.
     __device__ void pass(const Tile& tile) {
         for (int i = 0; i < tile.blocks(); ++i) {
-            release(shared.head.barriers.expanded[index(Side::K)].empty[keys.wait()]);
-            release(shared.head.barriers.expanded[index(Side::V)].empty[values.wait()]);
+            release(Side::K, keys.wait());
+            release(Side::V, values.wait());
         }
     }
 

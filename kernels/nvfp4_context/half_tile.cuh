@@ -16,9 +16,9 @@ namespace bakewell {
 
 using S = Schedule;
 
-// A tile has as many halves of 64 query rows as the schedule says.
+// A tile has as many halves of 64 query rows as the schedule says, in each CTA of a cluster.
 struct G : Geometry<64, S::pack> {
-    static constexpr int tile_tokens = S::query_halves * tokens_per_half;
+    static constexpr int tile_tokens = S::cluster * S::query_halves * tokens_per_half;
 };
 
 constexpr int warpgroup_threads = 128;
@@ -88,8 +88,8 @@ struct HalfTile {
         }
     }
 
-    // Scores to weights; `scale` is that of scores, base 2. Returns the factors of the old output. The two rows go together: a warp has its scheduler almost
-    // to itself, so that four chains must hide the latency of maxima and exponentials.
+    // Scores to weights; `scale` is that of scores, base 2. Returns the factors of the old output. The two rows go
+    // together: few warps share a scheduler, so that four chains must hide the latency of maxima and exponentials.
     __device__ void weigh(wgmma::Accumulator& s, float scale, Rows& rows, float (&factor)[rows_per_thread]) const {
         float top[rows_per_thread][2];
 #pragma unroll

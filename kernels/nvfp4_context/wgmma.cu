@@ -11,6 +11,7 @@
 //   half 0                        | Q K, softmax | P V, rescale | Q K' | ...
 //   half 1                        | Q K, softmax | P V, rescale | Q K' | ...
 //
+// The CTAs of a cluster share a tile, of whose blocks each expands its part: shared_blocks.cuh.
 // With `split`, several CTAs share a tile's blocks, whose results merge.cu merges. What a half does: consumer.cuh.
 
 #include "../device/barrier_ring.cuh"
@@ -69,6 +70,7 @@ class Loader {
     Walk walk;
     Tile tile;
     int block;    // copied next; below the tile's first when there is none
+    int slot = 0; // of the ring of expanded blocks, where the next one goes that was not looked at
     int page = 0; // of this lane in that block
 
     // Slots past the last page repeat it: its tokens there are past the cache and expand to zeros. An empty cache names
@@ -97,12 +99,30 @@ class Loader {
 
     __device__ bool more() const { return block >= tile.begin; }
 
-  public:
-    explicit __device__ Loader(Context c) : c(c), ring(c.shared.head.barriers.packed[index(side)]), walk(c.params) {
-        next_tile();
+    __device__ void advance() {
+        --block;
+        if (!more()) {
+            next_tile();
+        }
+    }
+
+    // From here on, the first block that this CTA expands.
+    __device__ void find() {
+        if constexpr (S::cluster > 1) {
+            for (; more() && !owns(slot); slot = (slot + 1) % S::cluster) {
+                advance();
+            }
+            slot = (slot + 1) % S::cluster;
+        }
         if (more()) {
             fetch_page();
         }
+    }
+
+  public:
+    explicit __device__ Loader(Context c) : c(c), ring(c.shared.head.barriers.packed[index(side)]), walk(c.params) {
+        next_tile();
+        find();
     }
 
     // Starts the copy of the next packed tile, if there is one, and fetches the page ids of the one after.
@@ -125,13 +145,8 @@ class Loader {
             const TensorMap& scales = side == Side::K ? c.params.k_scale : c.params.v_scale;
             tensor_load<3>(packed.scales[c.lane() - block_pages], scales, {0, kv_head, page}, full);
         }
-        --block;
-        if (!more()) {
-            next_tile();
-        }
-        if (more()) {
-            fetch_page();
-        }
+        advance();
+        find();
     }
 };
 
@@ -141,7 +156,7 @@ class Producer {
     Context c;
     TileProducer<Params, SharedMap> tiles;
     typename PackedRing::Consumer packed;
-    typename BlockRing::Producer expanded;
+    BlockProducer expanded;
 
     __device__ void expand(const Tile& tile, int block) {
         const int from = packed.wait();
@@ -160,6 +175,10 @@ class Producer {
         if (c.lane() == 0) {
             c.shared.head.barriers.expanded[index(side)].full[to].arrive();
             c.shared.head.barriers.packed[index(side)].empty[from].arrive();
+        }
+        if constexpr (S::cluster > 1) {
+            const NamedBarrier barrier = side == Side::K ? NamedBarrier::KeysExpanded : NamedBarrier::ValuesExpanded;
+            share_block(out, c.shared.head.barriers.expanded[index(side)].full[to], static_cast<uint32_t>(barrier));
         }
     }
 
@@ -183,6 +202,9 @@ class Producer {
                 tiles.give(tile);
             }
             for (int block = tile.end - 1; block >= tile.begin; --block) {
+                if (skips(expanded)) {
+                    continue;
+                }
                 if (loads) {
                     loader.issue();
                 }
@@ -203,10 +225,23 @@ __device__ void init_barriers(Barriers& barriers) {
         init_ring(barriers.q, copy, consumer_warps);
         for (int side = 0; side < sides; ++side) {
             init_ring(barriers.packed[side], copy, producer_warps);
-            init_ring(barriers.expanded[side], producer_warps, consumer_warps);
+            if constexpr (S::cluster == 1) {
+                init_ring(barriers.expanded[side], producer_warps, consumer_warps);
+            } else {
+                init_blocks(barriers.expanded[side], producer_warps, consumer_warps);
+            }
         }
     }
     fence_mbarrier_init();
+}
+
+// The CTAs that share blocks, or the threads of one that shares none.
+__device__ void meet() {
+    if constexpr (S::cluster == 1) {
+        __syncthreads();
+    } else {
+        cluster_sync();
+    }
 }
 
 } // namespace bakewell
@@ -223,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
     }
     init_barriers(shared.head.barriers);
     zero_dead_rows(shared.operands);
-    __syncthreads();
+    meet();
 
     const Context context{params, shared};
     switch (static_cast<Role>(threadIdx.x / warpgroup_threads)) {
@@ -240,5 +275,9 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, 1)
         cuda::ptx::setmaxnreg_inc(cuda::ptx::n32_t<S::consumer_registers>{});
         Consumer(params, shared, threadIdx.x - sides * warpgroup_threads).run();
         break;
+    }
+    if constexpr (S::cluster > 1) {
+        // Peers arrive at barriers of this CTA.
+        cluster_sync();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | changed | |
 //! |---|---|
-//! | family paged or expanded; unsplit, two or three halves in a tile | equal bytes |
+//! | family paged or expanded; unsplit, two halves in a tile, three, or two in each of two CTAs | equal bytes |
 //! | nothing (run again, also without clearing anything) | equal bytes |
 //! | factors on the host or on the device | equal bytes |
 //! | order of the pages in the pool, spare pages, cache slots past the length | equal bytes |
@@ -12,7 +12,7 @@
 
 use bakewell::nvfp4_context::Family;
 use bakewell::{Device, Stream};
-use bakewell_conformance::nvfp4_context::{Inputs, ScaleOrigin, Spec, THREE_HALVES};
+use bakewell_conformance::nvfp4_context::{Inputs, PAIRED, ScaleOrigin, Spec, THREE_HALVES};
 use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
 use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
@@ -41,10 +41,12 @@ fn the_expanded_family_gives_the_bytes_of_the_paged_one() {
                 let paged = outputs(device, &pinned(&inputs, Family::Paged))?;
                 equal(&format!("{:?}", expanded.problem), &paged, &outputs(device, &expanded)?)?;
                 // Splits are shares of a tile's blocks, of which taller tiles may have others.
-                if splits == 1 {
-                    let mut three = expanded;
-                    three.problem.schedule = Some(THREE_HALVES.to_owned());
-                    equal(&format!("{:?}", three.problem), &paged, &outputs(device, &three)?)?;
+                for (family, name) in [(Family::Expanded, THREE_HALVES), (Family::Paged, PAIRED)] {
+                    let mut taller = pinned(&inputs, family);
+                    taller.problem.schedule = Some(name.to_owned());
+                    if splits == 1 {
+                        equal(&format!("{:?}", taller.problem), &paged, &outputs(device, &taller)?)?;
+                    }
                 }
             }
         }

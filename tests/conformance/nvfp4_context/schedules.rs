@@ -5,7 +5,7 @@ use bakewell::nvfp4_context::{Family, Nvfp4Context};
 use bakewell::schedule::nvfp4_context::Nvfp4Context as Schedule;
 use bakewell::{Arch, Device, architectures};
 use bakewell_conformance::Outputs;
-use bakewell_conformance::nvfp4_context::{Inputs, Spec};
+use bakewell_conformance::nvfp4_context::{Inputs, PAIRED, Spec};
 use bakewell_tests::emulated::{ORDERS, device, every_order_gives_the_same};
 use bakewell_tests::runs::{equal, outputs};
 
@@ -93,18 +93,22 @@ fn the_number_of_sms_does_not_matter() {
     let spec = Spec { q_heads: 8, kv_heads: 2, q_lens: vec![70, 1], kv_lens: vec![200, 150], sinks: false };
     for arch in Arch::ALL {
         let every = device(arch, |_| ());
-        let ways = [(Family::Paged, 1), (Family::Paged, 2), (Family::Expanded, 1), (Family::Expanded, 2)];
-        for (family, splits) in ways {
-            let inputs = pinned(&generated(&spec, Some(splits)), family);
-            if every.plan(&inputs.problem).is_err() {
-                assert!(family == Family::Expanded && arch != Arch::Sm90);
+        let ways = [(Family::Paged, None), (Family::Paged, Some(PAIRED)), (Family::Expanded, None)]
+            .into_iter()
+            .flat_map(|(family, schedule)| [1, 2].map(|splits| (family, schedule, splits)));
+        for (family, schedule, splits) in ways {
+            let mut inputs = pinned(&generated(&spec, Some(splits)), family);
+            inputs.problem.schedule = schedule.map(str::to_owned);
+            let Ok(plan) = every.plan(&inputs.problem) else {
+                assert!((family == Family::Expanded || schedule.is_some()) && arch != Arch::Sm90);
                 continue;
-            }
+            };
+            let cluster = plan.decision().unwrap().schedule.cluster();
             let all = run(&every, "all SMs", &inputs);
-            for sm_count in [1, 3] {
+            for sm_count in [cluster, 3] {
                 let few = device(arch, |options| options.sm_count = sm_count);
                 let plan = few.plan(&inputs.problem).unwrap();
-                assert_eq!(plan.decision().unwrap().launch.unwrap().grid[0], sm_count);
+                assert_eq!(plan.decision().unwrap().launch.unwrap().grid[0], sm_count / cluster);
                 equal(&format!("{arch}, {sm_count} SMs"), &all, &run(&few, "few SMs", &inputs)).unwrap();
             }
         }

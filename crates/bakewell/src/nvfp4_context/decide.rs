@@ -202,7 +202,9 @@ fn tiled(
     let units_per_request = tile_count("q_heads", problem.q_heads / u64::from(unsplit.pack))?;
     let units = tile_count("batch", problem.batch.saturating_mul(units_per_request.into()))?;
     let tiles = tile_count("batch", u64::from(units) * u64::from(m_blocks))?;
-    let splits = problem.num_splits.unwrap_or_else(|| splits(&choice, tiles, problem.max_kv_len, sm_count));
+    // A device has pairs of SMs for the pairs of CTAs; one CTA or cluster works off the rest.
+    let walkers = (sm_count / unsplit.cluster()).max(1);
+    let splits = problem.num_splits.unwrap_or_else(|| splits(&choice, tiles, problem.max_kv_len, walkers));
     let work_items = tile_count("num_splits", u64::from(tiles).saturating_mul(splits.into()))?;
     let schedule = match splits {
         1 => unsplit,
@@ -232,8 +234,8 @@ fn tiled(
             work_items,
             expansion,
             launch: Some(LaunchConfig {
-                grid: [work_items.min(sm_count), 1, 1],
-                cluster: [1, 1, 1],
+                grid: [work_items.min(walkers), schedule.cluster(), 1],
+                cluster: [1, schedule.cluster(), 1],
                 block: schedule.threads(),
                 dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
                 programmatic_serialization: false,
@@ -393,8 +395,7 @@ fn visited(queries: u64, keys: u64, tile_tokens: u64) -> impl Iterator<Item = (i
 }
 
 /// Whether CTAs of packed heads are done before those of single heads, each of which has several tiles: the fullest CTA
-/// works off its tiles, each for the mean of what its blocks take. A block takes about as long as a half more than the tile
-/// has. Ties go to the single.
+/// works off its tiles, each for the mean of what its blocks take. A block counts as a half more than the tile has. Ties go to the single.
 fn ends_sooner(problem: &Nvfp4Context, packed: &Schedule, single: &Schedule, sm_count: u32) -> bool {
     // Time of all tiles, tiles of the fullest CTA, tiles.
     let costs = |schedule: &Schedule| {
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(key_blocks(300, 10, 128), 0);
     }
 
-    /// Measured on an H200, three halves: 4x512x4096 takes longer packed, the others less.
+    /// By the model of [`ends_sooner`]: a full last round outweighs rows that stay empty.
     #[test]
     fn packs_that_fill_the_last_round_end_sooner() {
         let sooner = |batch, max_q_len, max_kv_len| {

@@ -42,11 +42,17 @@ impl Case {
 /// Schedule of the expanded family with three halves in a tile.
 pub const THREE_HALVES: &str = "expanded_h3_k5";
 
-/// The ways to compute: each family unsplit and split, of the expanded one also the schedule with three halves. Three splits
+/// Schedule of the paged family whose CTAs share a tile in pairs.
+pub const PAIRED: &str = "paired_k3";
+
+/// The ways to compute: each family unsplit and split, of the paged one also the schedule for pairs of CTAs, of
+/// the expanded one that with three halves. Three splits
 /// of decode merge through global memory, two and eight in a cluster, sixteen in two clusters.
-pub const WAYS: [(&str, Family, Option<&str>, u32); 11] = [
+pub const WAYS: [(&str, Family, Option<&str>, u32); 13] = [
     ("paged", Family::Paged, None, 1),
     ("paged split", Family::Paged, None, 2),
+    ("paged, in pairs", Family::Paged, Some(PAIRED), 1),
+    ("paged, in pairs split", Family::Paged, Some(PAIRED), 2),
     ("expanded", Family::Expanded, None, 1),
     ("expanded split", Family::Expanded, None, 2),
     ("expanded, three halves", Family::Expanded, Some(THREE_HALVES), 1),
@@ -89,6 +95,7 @@ pub fn cases() -> Vec<Case> {
         for (suffix, splits) in [("", 1), (" split", 3)] {
             add(format!("group_{group}{suffix}"), &spec, Some(splits), Some(Family::Paged), None);
             add(format!("group_{group} expanded{suffix}"), &spec, Some(splits), Some(Family::Expanded), None);
+            add(format!("group_{group} in pairs{suffix}"), &spec, Some(splits), None, Some(PAIRED));
             add(format!("group_{group} three halves{suffix}"), &spec, Some(splits), None, Some(THREE_HALVES));
         }
         let few = Spec { q_lens: vec![1, 16 / group as i32, 0, 1], ..spec };

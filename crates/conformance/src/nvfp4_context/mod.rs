@@ -16,7 +16,7 @@ pub mod inputs;
 pub mod judged;
 pub mod pages;
 
-pub use cases::{Case, THREE_HALVES, cases};
+pub use cases::{Case, PAIRED, THREE_HALVES, cases};
 pub use gates::{Gates, Judgement, judge};
 pub use inputs::{Inputs, ScaleOrigin, Spec};
 pub use judged::Expected;

@@ -99,6 +99,8 @@ pub struct Tcgen05 {
 /// What only the wgmma kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Wgmma {
+    /// CTAs that share a tile, each with halves of its own, and the expanded blocks that it sees.
+    pub cluster: u32,
     /// Registers of a thread that loads and expands K.
     pub key_registers: u32,
     /// Registers of a thread that loads and expands V.

@@ -109,6 +109,7 @@ impl Nvfp4Context {
     pub const WGMMA: Nvfp4Context = Nvfp4Context {
         name: "paged_k7",
         engine: Engine::Wgmma(Wgmma {
+            cluster: 1,
             key_registers: 64,
             value_registers: 64,
             consumer_registers: 192,
@@ -125,11 +126,27 @@ impl Nvfp4Context {
     /// The Hopper schedule of split tiles: their producers keep a few more values.
     pub const WGMMA_SPLIT: Nvfp4Context = Nvfp4Context {
         engine: Engine::Wgmma(Wgmma {
+            cluster: 1,
             key_registers: 72,
             value_registers: 72,
             consumer_registers: 184,
             take_turns: false,
         }),
+        ..Nvfp4Context::WGMMA
+    };
+
+    /// Two CTAs that share a tile of four halves: each expands every other block and copies it to the other.
+    pub const WGMMA_PAIR: Nvfp4Context = Nvfp4Context {
+        name: "paired_k3",
+        engine: Engine::Wgmma(Wgmma {
+            cluster: 2,
+            key_registers: 88,
+            value_registers: 88,
+            consumer_registers: 168,
+            take_turns: true,
+        }),
+        packed_stages: 3,
+        expanded_stages: 4,
         ..Nvfp4Context::WGMMA
     };
 
@@ -182,7 +199,7 @@ impl Nvfp4Context {
         ..Nvfp4Context::EXPANDED
     };
 
-    /// Expands the tiles of the former.
+    /// Expands the tiles of both.
     pub const EXPAND: Nvfp4Context = Nvfp4Context {
         name: "dequantise",
         engine: Engine::Expand(Expand { min_ctas_per_sm: 4 }),
@@ -229,7 +246,15 @@ impl Nvfp4Context {
         self.half_rows() / self.pack
     }
 
-    /// Halves of a tile, a warpgroup each.
+    /// CTAs that share a tile.
+    pub const fn cluster(&self) -> u32 {
+        match self.engine {
+            Engine::Wgmma(wgmma) => wgmma.cluster,
+            _ => 1,
+        }
+    }
+
+    /// Halves of a tile in each CTA, a warpgroup each.
     pub const fn query_halves(&self) -> u32 {
         match self.engine {
             Engine::Expanded(expanded) => expanded.query_halves,
@@ -239,7 +264,7 @@ impl Nvfp4Context {
 
     /// Query tokens of a tile.
     pub const fn tile_tokens(&self) -> u32 {
-        self.query_halves() * self.tokens_per_half()
+        self.cluster() * self.query_halves() * self.tokens_per_half()
     }
 
     /// Threads of a CTA: whole warpgroups, or decode's warps.
@@ -369,6 +394,7 @@ impl Schedule for Nvfp4Context {
                 ]);
             }
             Engine::Wgmma(engine) => facts.extend([
+                Fact::int("cluster", engine.cluster),
                 Fact::int("query_halves", self.query_halves()),
                 Fact::int("key_registers", engine.key_registers),
                 Fact::int("value_registers", engine.value_registers),
@@ -376,6 +402,7 @@ impl Schedule for Nvfp4Context {
                 Fact::bool("take_turns", engine.take_turns),
             ]),
             Engine::Expanded(engine) => facts.extend([
+                Fact::int("cluster", self.cluster()),
                 Fact::int("query_halves", engine.query_halves),
                 Fact::int("load_registers", engine.load_registers),
                 Fact::int("consumer_registers", engine.consumer_registers),
@@ -432,6 +459,8 @@ mod tests {
         let k8 = Nvfp4Context::TCGEN05;
         assert_eq!((k8.barriers(), k8.dynamic_shared_bytes()), (51, 159_744));
         assert_eq!((Nvfp4Context::WGMMA.barriers(), Nvfp4Context::WGMMA.dynamic_shared_bytes()), (40, 228_352));
+        let pair = Nvfp4Context::WGMMA_PAIR;
+        assert_eq!((pair.barriers(), pair.dynamic_shared_bytes(), pair.tile_tokens()), (32, 220_160, 256));
         let expanded = Nvfp4Context::EXPANDED;
         assert_eq!((expanded.barriers(), expanded.dynamic_shared_bytes()), (28, 230_400));
         let three = Nvfp4Context::EXPANDED_THREE;
@@ -460,7 +489,7 @@ mod tests {
         let Engine::Tcgen05(engine) = Nvfp4Context::TCGEN05.engine else { unreachable!() };
         let groups = 2 * engine.softmax_registers + engine.correction_registers + engine.issue_registers;
         assert!(groups * 128 <= 65_536);
-        for schedule in [Nvfp4Context::WGMMA, Nvfp4Context::WGMMA_SPLIT] {
+        for schedule in [Nvfp4Context::WGMMA, Nvfp4Context::WGMMA_SPLIT, Nvfp4Context::WGMMA_PAIR] {
             let Engine::Wgmma(engine) = schedule.engine else { unreachable!() };
             let groups = engine.key_registers + engine.value_registers + 2 * engine.consumer_registers;
             assert!(groups * 128 <= 65_536);
