@@ -7,7 +7,7 @@ use bakewell::{Arch, Stream, architectures};
 use bakewell_conformance::Staged;
 use bakewell_conformance::gdn::{Case, Place};
 use bakewell_conformance::gqa_decode::{Distribution, Inputs as Decode};
-use bakewell_conformance::nvfp4_context::Spec;
+use bakewell_conformance::nvfp4_context::{PAIRED, Spec};
 use bakewell_conformance::nvfp4_pre_attention::{Inputs, tcgen05};
 use bakewell_tests::damage::{Kind, Subject, Unseen};
 use bakewell_tests::runs::outputs;
@@ -61,10 +61,27 @@ fn gqa_decode_in_clusters() {
 
 /// Two tiles on one CTA, so that everything is used again; more rows than one half of a tile has.
 fn context(arch: Arch, program: &str, unseen: &[Unseen]) {
+    context_by(None, 1, arch, program, unseen);
+}
+
+/// The same by a schedule, of so many CTAs to a cluster.
+fn context_by(schedule: Option<&str>, ctas: u32, arch: Arch, program: &str, unseen: &[Unseen]) {
     let spec = Spec { q_heads: 4, kv_heads: 1, q_lens: vec![40, 3], kv_lens: vec![1000, 300], sinks: false };
-    let inputs = nvfp4_context::generated(&spec, Some(1));
+    let mut inputs = nvfp4_context::generated(&spec, Some(1));
+    inputs.problem.schedule = schedule.map(str::to_owned);
     let run = |device: &_| outputs(device, &inputs);
-    Subject { arch, program, sm_count: 1, run: &run, unseen }.every_damage_is_found();
+    Subject { arch, program, sm_count: ctas, run: &run, unseen }.every_damage_is_found();
+}
+
+#[test]
+fn nvfp4_context_on_pairs_of_ctas() {
+    let unseen = &[unseen(
+        Kind::Wait,
+        "mbarrier.try_wait",
+        1,
+        "of the warp that loads, for a packed tile's place: the warps met behind the tile read from it, to copy what they made",
+    )];
+    context_by(Some(PAIRED), 2, Arch::Sm90, "sm90/nvfp4_context-paired_k3_g4", unseen);
 }
 
 #[test]
