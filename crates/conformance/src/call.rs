@@ -151,4 +151,17 @@ impl Buffers {
         let (spec, buffer) = self.entry(name)?;
         HostTensor::download(buffer, spec.dtype, &spec.shape)
     }
+
+    /// Place of the first byte of a tensor, or behind it, that differs from those wanted at `at`.
+    ///
+    /// # Errors
+    /// As [`Buffers::get`], or the device's.
+    pub fn differing(&self, device: &Device, name: &str, at: u64, wanted: &[u8]) -> Result<Option<u64>> {
+        let mut got = vec![0; wanted.len()];
+        device.memory().read(self.get(name)?.address() + at, &mut got)?;
+        if got == wanted {
+            return Ok(None);
+        }
+        Ok(got.iter().zip(wanted).position(|(got, wanted)| got != wanted).map(|byte| at + byte as u64))
+    }
 }

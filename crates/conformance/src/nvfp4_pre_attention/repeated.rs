@@ -161,26 +161,18 @@ impl Repeated {
             let few = few.get(name).ok_or_else(missing)?;
             for window in windows {
                 for (at, wanted) in self.parts(name, &few.bytes, window)? {
-                    if let Some(byte) = self.differing(name, at, &wanted)? {
+                    if let Some(byte) = self.buffers.differing(&self.device, name, at, &wanted)? {
                         return Ok(Some(format!("{name} of tokens {window:?}: another byte at {byte}")));
                     }
                 }
             }
-            if let Some(byte) = self.differing(name, spec.bytes(), &[POISON; GUARD_BYTES as usize])? {
+            if let Some(byte) =
+                self.buffers.differing(&self.device, name, spec.bytes(), &[POISON; GUARD_BYTES as usize])?
+            {
                 return Ok(Some(format!("{name}: a write behind its end, at byte {byte} of {}", spec.bytes())));
             }
         }
         Ok(None)
-    }
-
-    /// Place of the first byte of an output that differs from those wanted at `at`.
-    fn differing(&self, name: &str, at: u64, wanted: &[u8]) -> Result<Option<u64>> {
-        let mut got = vec![0; wanted.len()];
-        self.device.memory().read(self.buffers.get(name)?.address() + at, &mut got)?;
-        if got == wanted {
-            return Ok(None);
-        }
-        Ok(got.iter().zip(wanted).position(|(got, wanted)| got != wanted).map(|byte| at + byte as u64))
     }
 
     /// What an output has in a window: places, and the bytes from there on.
