@@ -29,9 +29,9 @@ pub(crate) struct Args {
     /// Order of an emulator's asynchronous work; any gives the same bits.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Instead of the operation, what its programs make of the pages of the cache: `k` and `v` as E4M3 (nvfp4_context).
+    /// Also what the device's programs make of the pages of the cache: `k_deq` and `v_deq` as E4M3 (nvfp4_context).
     #[arg(long)]
-    debug_pages: bool,
+    debug: bool,
     /// Also print what was moved and how fast, and an emulator's counters.
     #[arg(long)]
     stats: bool,
@@ -43,20 +43,36 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<Report> {
     if args.seed != 0 && opened.emulator.is_none() {
         tracing::warn!(device = %opened.device, "a seed changes nothing here: only an emulator has an order to choose");
     }
-    match args.operation {
-        Operation::Nvfp4Context if args.debug_pages => run::<nvfp4_context::PagesInputs>(args, &file, &opened),
-        operation if args.debug_pages => {
-            anyhow::bail!("debug-pages: expected the operation {}, got {operation}", Operation::Nvfp4Context)
-        }
+    if args.debug && args.operation != Operation::Nvfp4Context {
+        anyhow::bail!("debug: expected the operation {}, got {}", Operation::Nvfp4Context, args.operation);
+    }
+    let mut ran = match args.operation {
         Operation::GqaDecode => run::<gqa_decode::Inputs>(args, &file, &opened),
         Operation::Nvfp4Context => run::<nvfp4_context::Inputs>(args, &file, &opened),
         Operation::Nvfp4PreAttention => run::<nvfp4_pre_attention::Inputs>(args, &file, &opened),
         Operation::Gdn => run::<gdn::Inputs>(args, &file, &opened),
+    }?;
+    if args.debug {
+        let pages = run::<nvfp4_context::PagesInputs>(args, &file, &opened)?;
+        ran.outputs.0.extend(pages.outputs.0);
+        ran.report.text.push_str(&pages.report.text);
+        ran.report.failed |= pages.report.failed;
     }
+    if let Some(path) = &args.output {
+        save(path, args.operation, &opened.device, &ran.outputs)?;
+    }
+    ran.report.text.insert_str(0, &format!("device   {}\n", opened.device));
+    Ok(ran.report)
+}
+
+/// What came out of the calls of a file, and what is said of it.
+struct Ran {
+    outputs: Outputs,
+    report: Report,
 }
 
 /// Runs the inputs of a file with every optional output, and judges them where the file has a golden.
-fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Report> {
+fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Result<Ran> {
     if let Some(of) = file.metadata.get("op").filter(|of| *of != I::OPERATION.name()) {
         anyhow::bail!(
             "input: expected a file of the operation {}, got one whose metadata says op = {of:?}",
@@ -67,11 +83,7 @@ fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Re
     let inputs = I::from_file(file)?.complete();
     let planned = inputs.plan(device)?;
     let (outputs, time) = inputs.run(device)?;
-    if let Some(path) = &args.output {
-        save(path, I::OPERATION, device, &outputs)?;
-    }
     let mut text = String::new();
-    writeln!(text, "device   {device}")?;
     planned.lines.iter().try_for_each(|plan| writeln!(text, "plan     {plan}"))?;
     writeln!(text, "time     {:.1} us from launch to the end of the work, cold", time.as_secs_f64() * 1e6)?;
     for (name, tensor) in &outputs.0 {
@@ -99,7 +111,7 @@ fn run<I: Judged>(args: &Args, file: &TensorFile, opened: &Opened) -> anyhow::Re
             Some(reason) => writeln!(text, "FAILED   {reason}")?,
         }
     }
-    Ok(Report { text, failed })
+    Ok(Ran { outputs, report: Report { text, failed } })
 }
 
 fn save(path: &Path, operation: Operation, device: &Device, outputs: &Outputs) -> anyhow::Result<()> {
@@ -153,7 +165,7 @@ mod tests {
             output,
             device: DeviceName::Reference,
             seed: 0,
-            debug_pages: false,
+            debug: false,
             stats: true,
         }
     }
@@ -176,14 +188,29 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_cache_are_those_of_the_golden_and_no_other_operation_has_them() {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/nvfp4_context");
-        let golden = golden.join("nan_scales_dequant_only.safetensors");
-        let of = |operation| Args { operation, debug_pages: true, ..args(golden.clone(), None) };
-        let report = main(&of(Operation::Nvfp4Context)).unwrap();
+    fn debug_adds_the_pages_of_the_cache_and_no_other_operation_has_them() {
+        let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/nvfp4_context");
+        let of = |golden: &str, operation, output| {
+            let debug = Args { operation, debug: true, ..args(goldens.join(golden), output) };
+            main(&debug)
+        };
+        let golden = TensorFile::load("golden", &goldens.join("raw_codes_g4.safetensors")).unwrap();
+        let output = std::env::temp_dir().join(format!("bakewell-run-{}-debug.safetensors", std::process::id()));
+        let report = of("raw_codes_g4.safetensors", Operation::Nvfp4Context, Some(output.clone())).unwrap();
+        assert!(!report.failed && report.text.matches("\npassed ").count() == 2, "{}", report.text);
+        assert_eq!(report.text.matches("device   ").count(), 1, "{}", report.text);
+        let written = TensorFile::load("output", &output).unwrap();
+        std::fs::remove_file(output).unwrap();
+        assert_eq!(written.tensors.keys().collect::<Vec<_>>(), ["k_deq", "lse", "out", "v_deq"]);
+        for name in ["k_deq", "v_deq"] {
+            let golden = golden.tensor(name).unwrap();
+            assert_eq!(written.codes(name, &golden.shape).unwrap(), golden.bytes, "{name}");
+        }
+        // NaN scales leave the outputs open, not the pages.
+        let report = of("nan_scales_dequant_only.safetensors", Operation::Nvfp4Context, None).unwrap();
         assert!(!report.failed && report.text.contains("24576 of 24576 bytes are right"), "{}", report.text);
-        let error = main(&of(Operation::GqaDecode)).err().unwrap().to_string();
-        assert_eq!(error, "debug-pages: expected the operation nvfp4_context, got gqa_decode");
+        let error = of("raw_codes_g4.safetensors", Operation::GqaDecode, None).err().unwrap().to_string();
+        assert_eq!(error, "debug: expected the operation nvfp4_context, got gqa_decode");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use bakewell::error::Property;
 use bakewell::{DType, Error, Result};
 use safetensors::tensor::{Dtype as FileType, SafeTensors, TensorView as FileTensor};
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use crate::HostTensor;
 
@@ -142,6 +144,19 @@ impl TensorFile {
     /// [`Error::Argument`] for any other text.
     pub fn flag(&self, name: &'static str) -> Result<Option<bool>> {
         self.parsed(name, "true or false in the file's metadata")
+    }
+
+    /// A word from the metadata that a type is spelt with; `None` when it is absent.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for any other text, with the words that there are.
+    pub fn word<T: DeserializeOwned>(&self, name: &'static str) -> Result<Option<T>> {
+        let parse = |text: &String| {
+            let word: StrDeserializer<'_, ValueError> = text.as_str().into_deserializer();
+            let refused = |error| Error::value(name, "a word in the file's metadata", format!("{text:?} ({error})"));
+            T::deserialize(word).map_err(refused)
+        };
+        self.metadata.get(name).map(parse).transpose()
     }
 
     fn parsed<T: FromStr<Err: Display>>(&self, name: &'static str, expected: &str) -> Result<Option<T>> {

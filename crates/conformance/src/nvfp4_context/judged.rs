@@ -48,7 +48,7 @@ fn check_contents(problem: &Nvfp4Context, offsets: &[i32], lengths: &[i32], page
             return Err(Error::value("seq_lens_kv", expected, keys));
         }
         let pages = page_table.chunks(problem.max_pages.max(1) as usize).nth(request).unwrap_or_default();
-        let mut used = pages.iter().take((keys as usize).div_ceil(problem.page_tokens.max(1) as usize));
+        let mut used = pages.iter().take((keys as usize).div_ceil(problem.page_tokens as usize));
         if let Some(page) = used.find(|&&page| !u64::try_from(page).is_ok_and(|page| page < problem.num_pages)) {
             let expected = format!("pages below {} for request {request}", problem.num_pages);
             return Err(Error::value("page_table", expected, page));
@@ -61,8 +61,9 @@ impl Judged for Inputs {
     const OPERATION: Operation = Operation::Nvfp4Context;
     type Expected = Expected;
 
-    /// A file with the operation's tensors and, in the metadata, `bmm1_scale` and `bmm2_scale`, and `max_q_len` and
-    /// `max_kv_len` where they are known (the largest lengths otherwise).
+    /// A file with the operation's tensors and, in the metadata, `bmm1_scale` and `bmm2_scale`; `max_q_len` and
+    /// `max_kv_len` where they are known (the largest lengths otherwise); `num_splits`, `family` and `schedule` where the
+    /// problem is pinned to them.
     fn from_file(file: &TensorFile) -> Result<Inputs> {
         let tensor = |name| file.tensor(name).cloned();
         let (q, k_packed, page_table) = (tensor("q")?, tensor("k_packed")?, tensor("page_table")?);
@@ -98,9 +99,13 @@ impl Judged for Inputs {
             max_kv_len: file.parameter("max_kv_len")?.unwrap_or(max_kv_len),
             head_dim,
             page_tokens,
+            num_splits: file.parameter("num_splits")?,
+            family: file.word("family")?,
+            schedule: file.word("schedule")?,
             sinks: sinks.is_some(),
             ..Nvfp4Context::default()
         };
+        problem.validate()?;
         check_contents(&problem, &offsets, &lengths, &file.integers("page_table")?)?;
         Ok(Inputs {
             problem,
@@ -265,6 +270,39 @@ mod tests {
         for value in [-1, pages as i32, i32::MAX] {
             let text = refused("page_table", 1, value);
             assert_eq!(text, format!("page_table: expected pages below {pages} for request 0, got {value}"));
+        }
+    }
+
+    #[test]
+    fn pins_of_a_file_are_those_of_the_problem() {
+        let with = |name: &str, value: &str| {
+            let mut file = file();
+            file.metadata.insert(name.to_owned(), value.to_owned());
+            Inputs::from_file(&file).map(|inputs| inputs.problem).map_err(|error| error.to_string())
+        };
+        let free = Inputs::from_file(&file()).unwrap().problem;
+        assert_eq!((free.num_splits, free.family, free.schedule.as_deref()), (None, None, None));
+        assert_eq!(with("num_splits", "3").unwrap().num_splits, Some(3));
+        for family in [Family::Paged, Family::Decode, Family::Expanded] {
+            assert_eq!(with("family", &format!("{family:?}").to_lowercase()).unwrap().family, Some(family));
+        }
+        assert_eq!(with("schedule", "paged_k2").unwrap().schedule.as_deref(), Some("paged_k2"));
+        for (name, value, said) in [
+            ("num_splits", "0", "num_splits: expected 1..=64, got 0"),
+            ("num_splits", "65", "num_splits: expected 1..=64, got 65"),
+            (
+                "num_splits",
+                "-1",
+                "num_splits: expected a number in the file's metadata, got \"-1\" (invalid digit found in string)",
+            ),
+            (
+                "family",
+                "fast",
+                "family: expected a word in the file's metadata, got \"fast\" (unknown variant `fast`, expected one of \
+                 `paged`, `decode`, `expanded`)",
+            ),
+        ] {
+            assert_eq!(with(name, value).unwrap_err(), said);
         }
     }
 

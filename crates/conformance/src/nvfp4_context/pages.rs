@@ -31,7 +31,8 @@ pub struct PagesInputs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PagesExpected([Vec<u8>; 2]);
 
-const OUTPUTS: [&str; 2] = ["k", "v"];
+/// The outputs by the names that files have, in the order of the debug entry's arguments.
+const OUTPUTS: [&str; 2] = ["k_deq", "v_deq"];
 
 impl PagesInputs {
     /// The cache of a call of attention.
@@ -163,7 +164,9 @@ impl Judged for PagesInputs {
     }
 
     fn run(&self, device: &Device) -> Result<(Outputs, Duration)> {
-        run(device, self).map(|run| (run.outputs, run.time))
+        let run = run(device, self)?;
+        let tensors = run.outputs.0.into_iter().map(|(_, tensor)| tensor);
+        Ok((Outputs(OUTPUTS.into_iter().zip(tensors).collect()), run.time))
     }
 
     /// Every byte; a NaN is as good as another.
@@ -232,8 +235,8 @@ mod tests {
         assert_eq!(judge(&right), None);
         let zero = expected.0[1].iter().position(|&byte| byte == 0).unwrap();
         let mut wrong = right.clone();
-        wrong.get_mut("v").unwrap().bytes[zero] = 0x80;
+        wrong.get_mut("v_deq").unwrap().bytes[zero] = 0x80;
         let failure = judge(&wrong).expect("the sign of zero counts");
-        assert!(failure.starts_with("v at [") && failure.ends_with("0x80 for 0x00"), "{failure}");
+        assert!(failure.starts_with("v_deq at [") && failure.ends_with("0x80 for 0x00"), "{failure}");
     }
 }
