@@ -186,9 +186,7 @@ impl<I: CallInputs> Contract<I> {
     /// Memory whose addresses the device does not have.
     fn foreign_memory_is_refused(&self) {
         let elsewhere = Device::reference().unwrap();
-        let far = elsewhere.buffer(1 << 30).unwrap();
         let foreign = elsewhere.buffer(1 << 22).unwrap();
-        drop(far);
         let tensors = Tensors::new(Device::reference().unwrap(), &self.inputs).unwrap();
         let workspace = TensorSpec::output("workspace", DType::U8, &[tensors.workspace_bytes()]);
         for TensorSpec { name, dtype, shape, .. } in self.inputs.specs().into_iter().chain([workspace]) {

@@ -58,7 +58,8 @@ impl<'a> Bound<'a> {
         Bound { operation, work: Work::Host(work), _buffers: Vec::new(), _tensors: PhantomData }
     }
 
-    /// Enqueues the work on a stream. On a GPU it allocates nothing, waits for nothing, and may be captured in a graph.
+    /// Enqueues the work on a stream. On a GPU it allocates nothing, waits for nothing, and may be captured in a graph,
+    /// which must not outlive the binding and its tensors.
     ///
     /// # Errors
     /// The driver's error, the emulator's finding, or what only shows when the reference reads the values.

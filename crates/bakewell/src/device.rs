@@ -307,6 +307,39 @@ mod tests {
         assert!(matches!("emulated:sm89".parse::<DeviceName>(), Err(Error::Argument { argument: "arch", .. })));
     }
 
+    /// Run with other features by `cargo xtask ci`.
+    #[test]
+    fn what_is_not_compiled_in_is_said() {
+        fn missing<T>(result: Result<T>) -> Option<&'static str> {
+            match result {
+                Err(Error::FeatureMissing { feature }) => Some(feature),
+                _ => None,
+            }
+        }
+        assert_eq!(missing(Device::reference()), (!cfg!(feature = "reference")).then_some("reference"));
+        assert_eq!(missing(Device::cuda(0)), (!cfg!(feature = "cuda")).then_some("cuda"));
+        let enabled: Vec<Arch> = architectures::compiled().iter().map(|compiled| compiled.architecture.arch).collect();
+        for arch in Arch::ALL {
+            match Device::emulated(arch) {
+                Ok(device) => assert!(enabled.contains(&arch) && device.arch() == Some(arch)),
+                Err(Error::FeatureMissing { feature }) => assert!(!cfg!(feature = "emulator") && feature == "emulator"),
+                Err(Error::ArchNotCompiled { arch: asked, compiled }) => {
+                    assert_eq!((asked, &compiled), (arch, &enabled));
+                    assert!(!enabled.contains(&arch));
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    #[cfg(all(feature = "emulator", feature = "sm110"))]
+    #[test]
+    fn the_emulator_takes_options() {
+        let options =
+            bakewell_emulator::Options { sm_count: 3, ..bakewell_emulator::EmulatedRuntime::options(Arch::Sm110) };
+        assert_eq!(Device::emulated_with(Arch::Sm110, options).unwrap().sm_count(), Some(3));
+    }
+
     #[test]
     fn devices_can_be_shared_between_threads() {
         fn shared<T: Send + Sync>() {}

@@ -18,6 +18,7 @@
 //! | [`program`] | compiled programs, manifests, hashes, measured resources, evidence |
 //! | [`architecture`] | what an architecture crate offers |
 //! | [`runtime`] | the seam between planning code and whatever executes programs |
+//! | [`address_space`] | addresses of memory on the CPU |
 //!
 //! ```
 //! use bakewell_core::{Arch, DType, Error};
@@ -29,6 +30,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod address_space;
 pub mod arch;
 pub mod architecture;
 pub mod dtype;

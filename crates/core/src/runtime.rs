@@ -132,6 +132,9 @@ pub struct LaunchConfig {
 }
 
 impl LaunchConfig {
+    /// Most CTAs in x, y and z, on every architecture.
+    pub const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
+
     /// Number of CTAs.
     pub fn ctas(&self) -> u64 {
         self.grid.iter().map(|&n| u64::from(n)).product()
@@ -147,8 +150,7 @@ impl LaunchConfig {
     /// # Errors
     /// [`Error::Argument`] about `grid`, `cluster` or `block`.
     pub fn validate(&self, arch: Arch) -> Result<()> {
-        let limits = [i32::MAX as u32, 65_535, 65_535];
-        for ((axis, &size), limit) in ["x", "y", "z"].iter().zip(&self.grid).zip(limits) {
+        for ((axis, &size), limit) in ["x", "y", "z"].iter().zip(&self.grid).zip(LaunchConfig::MAX_GRID) {
             if size == 0 || size > limit {
                 return Err(Error::argument("grid", Property::Size, format!("1..={limit} CTAs in {axis}"), size));
             }

@@ -3,6 +3,7 @@
 //! Everything here belongs to one [`CudaRuntime`], makes its context current only during a call, and gives
 //! itself back when dropped.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bakewell_core::{Memory, Result, Stream};
@@ -89,23 +90,27 @@ impl Drop for Event {
     }
 }
 
-/// Captured work that can be launched any number of times.
-#[derive(Debug)]
-pub struct Graph {
+/// Captured work that can be launched any number of times. What it was captured from stays borrowed.
+pub struct Graph<'a> {
     runtime: Arc<CudaRuntime>,
     exec: GraphExecHandle,
+    /// Bindings and memory that the captured launches use, borrowed or owned.
+    _used: Box<dyn Fn(Stream) -> Result<()> + 'a>,
 }
 
-impl Graph {
+impl<'a> Graph<'a> {
     /// Captures what `enqueue` puts on the stream. Nothing of it runs until [`Graph::launch`].
+    ///
+    /// The graph keeps `enqueue`: what the captured launches use must belong to it or be borrowed by it, and nothing
+    /// that `enqueue` makes and drops again.
     ///
     /// # Errors
     /// The error of `enqueue` (the capture is ended and thrown away), or the driver's.
     pub fn capture(
         runtime: &Arc<CudaRuntime>,
         stream: &OwnedStream,
-        enqueue: impl FnOnce(Stream) -> Result<()>,
-    ) -> Result<Graph> {
+        enqueue: impl Fn(Stream) -> Result<()> + 'a,
+    ) -> Result<Graph<'a>> {
         let driver = &*runtime.driver;
         runtime.call("", || driver.capture_begin(stream.stream))?;
         let capture = Capture { runtime, stream: stream.stream() };
@@ -118,7 +123,7 @@ impl Graph {
             }
             exec
         })?;
-        Ok(Graph { runtime: runtime.clone(), exec })
+        Ok(Graph { runtime: runtime.clone(), exec, _used: Box::new(enqueue) })
     }
 
     /// Enqueues the captured work.
@@ -130,7 +135,13 @@ impl Graph {
     }
 }
 
-impl Drop for Graph {
+impl fmt::Debug for Graph<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph").field("exec", &self.exec).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Graph<'_> {
     fn drop(&mut self) {
         give_back(&self.runtime, || self.runtime.driver.graph_exec_destroy(self.exec));
     }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use bakewell_core::address_space;
+
 use crate::check::overlap::Earlier;
 use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
 use crate::error::{Error, Result};
@@ -131,7 +133,15 @@ pub struct Emulator {
 impl Emulator {
     /// A device of `target` with empty memory.
     pub fn new(target: Target, options: Options) -> Emulator {
-        let mut memory = GlobalMemory::default();
+        Emulator::over(GlobalMemory::default(), target, options)
+    }
+
+    /// As [`Emulator::new`], with addresses that no other device of the process has.
+    pub(crate) fn apart(target: Target, options: Options) -> Emulator {
+        Emulator::over(GlobalMemory::starting_at(address_space::next()), target, options)
+    }
+
+    fn over(mut memory: GlobalMemory, target: Target, options: Options) -> Emulator {
         memory.check_init = options.checks.uninitialised;
         Emulator {
             target,

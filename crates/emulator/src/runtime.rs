@@ -74,7 +74,7 @@ impl EmulatedRuntime {
     pub fn with_options(arch: Arch, options: Options) -> Arc<EmulatedRuntime> {
         Arc::new(EmulatedRuntime {
             arch,
-            emulator: Emulator::new(arch.into(), options),
+            emulator: Emulator::apart(arch.into(), options),
             kernels: Mutex::default(),
             report: Mutex::default(),
         })

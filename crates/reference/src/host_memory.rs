@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bakewell_core::error::Property;
-use bakewell_core::{Error, Memory, Result};
-
-/// Where the first allocation lies; addresses below it belong to nobody.
-const FIRST_ADDRESS: u64 = 1 << 40;
+use bakewell_core::{Error, Memory, Result, address_space};
 
 /// Bytes between allocations, so that an access past an end hits nothing.
 const GAP: u64 = 4096;
@@ -43,7 +40,10 @@ struct Space {
 impl HostMemory {
     /// An empty address space; `name` stands in messages.
     pub fn new(name: &str) -> HostMemory {
-        HostMemory { name: name.to_owned(), space: Mutex::new(Space { buffers: BTreeMap::new(), next: FIRST_ADDRESS }) }
+        HostMemory {
+            name: name.to_owned(),
+            space: Mutex::new(Space { buffers: BTreeMap::new(), next: address_space::next() }),
+        }
     }
 
     /// Number of live allocations.

@@ -136,11 +136,11 @@ fn a_shape_without_a_program_is_refused_with_the_list() {
 fn every_row_of_a_route_table_says_why_it_does_not_serve() {
     let problem = GqaDecode { capacity: 4096, ..GqaDecode::default() };
     for architecture in architectures() {
-        let verdicts = consider(&problem, architecture, 132).unwrap();
-        assert_eq!(verdicts.len(), architecture.gqa_decode.routes.len());
-        let chosen = verdicts.iter().find_map(|verdict| verdict.outcome.as_ref().ok()).expect("one serves");
-        assert_eq!(**chosen, *decide(&problem, architecture, 132).unwrap().schedule);
-        assert!(verdicts.iter().filter_map(|v| v.outcome.as_ref().err()).all(|reason| !reason.is_empty()));
+        let considered = consider(&problem, architecture, 132).unwrap();
+        assert_eq!(considered.len(), architecture.gqa_decode.routes.len());
+        let chosen = considered.iter().find(|row| row.objection.is_none()).expect("one serves");
+        assert_eq!(chosen.schedule, decide(&problem, architecture, 132).unwrap().schedule.name);
+        assert!(considered.iter().filter_map(|row| row.objection.as_ref()).all(|reason| !reason.is_empty()));
     }
 }
 

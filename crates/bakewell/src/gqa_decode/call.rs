@@ -12,7 +12,7 @@ use bakewell_core::{Architecture, DType, LaunchConfig, Operation, Result, Tensor
 #[cfg(feature = "reference")]
 use bakewell_reference::HostMemory;
 
-use super::{Decision, GqaDecode, Verdict, consider, decide};
+use super::{Decision, GqaDecode, consider, decide};
 use crate::arguments::{Argument, Arguments, address_or_null, check_contiguous, check_dense, check_optional};
 use crate::binder::Binder;
 #[cfg(feature = "reference")]
@@ -74,15 +74,7 @@ impl Problem for GqaDecode {
     }
 
     fn consider(&self, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
-        let verdicts = consider(self, architecture, sm_count)?;
-        let considered = |verdict: Verdict| Considered {
-            table: "decode",
-            when: verdict.route.when,
-            schedule: verdict.route.then.schedule,
-            details: verdict.route.then.details(),
-            objection: verdict.outcome.err(),
-        };
-        Ok(verdicts.into_iter().map(considered).collect())
+        consider(self, architecture, sm_count)
     }
 
     fn workspace(decision: &Decision) -> &WorkspaceLayout {

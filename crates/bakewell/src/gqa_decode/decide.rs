@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bakewell_core::program::program_name;
-use bakewell_core::route::{Facts, Route};
+use bakewell_core::route::{Considered, Facts, Route};
 use bakewell_core::schedule::Schedule as _;
 use bakewell_core::schedule::gqa_decode::{Choice, GqaDecode as Schedule, facts};
 use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, Result};
@@ -47,52 +47,58 @@ impl fmt::Display for Decision {
     }
 }
 
-/// What a row of the route table says to a problem.
-#[derive(Clone, Debug)]
-pub struct Verdict {
-    /// The row.
-    pub route: &'static Route<Choice>,
-    /// The schedule that it leads to, or the first condition that does not hold.
-    pub outcome: Result<&'static Schedule, String>,
-}
-
 /// Asks every row of the route table. The first without an objection is taken.
 ///
 /// # Errors
 /// As [`decide()`], except [`Error::NoProgram`].
-pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Verdict>> {
+pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Vec<Considered>> {
+    let facts = checked_facts(problem, sm_count)?;
+    let considered = |route: &'static Route<Choice>| Considered {
+        table: "decode",
+        when: route.when,
+        schedule: route.then.schedule,
+        details: route.then.details(),
+        objection: verdict(problem, architecture, &facts, route, sm_count).err(),
+    };
+    Ok(architecture.gqa_decode.routes.iter().map(considered).collect())
+}
+
+/// What the rows of the route table are about, of a problem that was checked.
+fn checked_facts(problem: &GqaDecode, sm_count: u32) -> Result<Facts> {
     problem.validate()?;
     check_sm_count(sm_count)?;
-    let rows = problem.batch.saturating_mul(problem.kv_heads);
-    let facts = Facts(vec![
+    Ok(Facts(vec![
         (facts::BATCH, problem.batch),
         (facts::CAPACITY, problem.capacity),
         (facts::KV_HEADS, problem.kv_heads),
-        (facts::ROWS, rows),
+        (facts::ROWS, problem.batch.saturating_mul(problem.kv_heads)),
         (facts::SM_COUNT, u64::from(sm_count)),
         (facts::REQUESTED_SPLITS, problem.num_splits.map_or(0, u64::from)),
-    ]);
-    let table = &architecture.gqa_decode;
-    let verdict = |route: &'static Route<Choice>| -> Result<&'static Schedule, String> {
-        if let Some(bound) = route.objection(&facts) {
-            return Err(format!("needs {bound}"));
-        }
-        let group_size = problem.group_size().map_err(|error| error.to_string())?;
-        let schedule = table
-            .schedules
-            .iter()
-            .filter(|schedule| schedule.name == route.then.schedule)
-            .find(|schedule| schedule.serves(group_size, problem.head_dim, problem.dtype))
-            .ok_or_else(|| format!("{} is not compiled for {}", route.then.schedule, wanted(problem, group_size)))?;
-        let (_, splits) = split(problem, &route.then, sm_count);
-        match schedule.max_capacity(splits) {
-            Some(keys) if problem.capacity > keys => {
-                Err(format!("{splits} CTAs of {} read {keys} keys", schedule.name))
-            }
-            _ => Ok(schedule),
-        }
-    };
-    Ok(table.routes.iter().map(|route| Verdict { route, outcome: verdict(route) }).collect())
+    ]))
+}
+
+/// The schedule that a row leads to, or why the row does not serve the problem.
+fn verdict(
+    problem: &GqaDecode,
+    architecture: &'static Architecture,
+    facts: &Facts,
+    route: &Route<Choice>,
+    sm_count: u32,
+) -> Result<&'static Schedule, String> {
+    if let Some(bound) = route.objection(facts) {
+        return Err(format!("needs {bound}"));
+    }
+    let name = route.then.schedule;
+    let group_size = problem.group_size().map_err(|error| error.to_string())?;
+    let mut schedules = architecture.gqa_decode.schedules.iter().filter(|schedule| schedule.name == name);
+    let schedule = schedules
+        .find(|schedule| schedule.serves(group_size, problem.head_dim, problem.dtype))
+        .ok_or_else(|| format!("{name} is not compiled for {}", wanted(problem, group_size)))?;
+    let (_, splits) = split(problem, &route.then, sm_count);
+    match schedule.max_capacity(splits) {
+        Some(keys) if problem.capacity > keys => Err(format!("{splits} CTAs of {name} read {keys} keys")),
+        _ => Ok(schedule),
+    }
 }
 
 /// Plans a problem for a device with `sm_count` SMs of an architecture. Pure: equal arguments give equal decisions.
@@ -101,10 +107,10 @@ pub fn consider(problem: &GqaDecode, architecture: &'static Architecture, sm_cou
 /// [`Error::Argument`] for a problem that breaks the contract or does not fit a grid, [`Error::NoProgram`] when none of
 /// the architecture's programs serves it.
 pub fn decide(problem: &GqaDecode, architecture: &'static Architecture, sm_count: u32) -> Result<Decision> {
-    let verdicts = consider(problem, architecture, sm_count)?;
-    let Some((route, schedule)) =
-        verdicts.iter().find_map(|verdict| Some((verdict.route, *verdict.outcome.as_ref().ok()?)))
-    else {
+    let facts = checked_facts(problem, sm_count)?;
+    let serves =
+        |route: &'static Route<Choice>| Some((route, verdict(problem, architecture, &facts, route, sm_count).ok()?));
+    let Some((route, schedule)) = architecture.gqa_decode.routes.iter().find_map(serves) else {
         return Err(no_program(problem, architecture));
     };
     let (cluster, splits) = split(problem, &route.then, sm_count);
@@ -143,11 +149,12 @@ fn geometry(
     if problem.batch == 0 {
         return Ok(None);
     }
+    let [requests, most_splits, heads] = LaunchConfig::MAX_GRID;
     let config = LaunchConfig {
         grid: [
-            count("batch", problem.batch, i32::MAX as u32, "requests")?,
-            count("num_splits", splits.into(), 65_535, "splits")?,
-            count("kv_heads", problem.kv_heads, 65_535, "heads")?,
+            count("batch", problem.batch, requests, "requests")?,
+            count("num_splits", splits.into(), most_splits, "splits")?,
+            count("kv_heads", problem.kv_heads, heads, "heads")?,
         ],
         cluster: [1, cluster, 1],
         block: schedule.threads,

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::group_size;
 
 pub use call::GqaDecodeArgs;
-pub use decide::{Decision, Verdict, consider, decide};
+pub use decide::{Decision, consider, decide};
 
 /// A planned problem on a device.
 pub type Plan = crate::Plan<GqaDecode>;

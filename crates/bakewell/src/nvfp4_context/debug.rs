@@ -63,7 +63,7 @@ use crate::plan::{Problem, check_sm_count, describe, sealed::Sealed};
 use crate::workspace::WorkspaceLayout;
 
 /// Most KV heads: what a grid has room for beside its first dimension.
-const MAX_HEADS: u64 = 65_535;
+const MAX_HEADS: u64 = LaunchConfig::MAX_GRID[1] as u64;
 
 /// The pages of a cache. The default is those of the default problem of attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

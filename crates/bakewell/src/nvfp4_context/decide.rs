@@ -446,7 +446,7 @@ fn decode_cluster(splits: u32) -> u32 {
 }
 
 /// Kernels hold a tile's number in a signed 32-bit integer.
-const MOST_TILES: u32 = i32::MAX as u32;
+const MOST_TILES: u32 = LaunchConfig::MAX_GRID[0];
 
 /// A count of tiles.
 fn tile_count(argument: &'static str, value: u64) -> Result<u32> {

@@ -145,7 +145,7 @@ fn norm_launch(problem: &Nvfp4PreAttention, norm: &Norm) -> Result<LaunchConfig>
 
 /// A number of CTAs in x.
 pub(super) fn ctas(value: u64) -> Result<u32> {
-    count("tokens", value, i32::MAX as u32, "CTAs")
+    count("tokens", value, LaunchConfig::MAX_GRID[0], "CTAs")
 }
 
 /// Geometry of a launch of a schedule's program.

@@ -26,7 +26,8 @@ fn a_launch_is_legal_in_a_capture_and_an_allocation_is_a_typed_error() {
     assert!(matches!(error, Error::Driver { code: 900, .. }), "{error}");
     // The failed capture was ended: the stream is free for the next one.
     Graph::capture(&runtime, &stream, |_| Ok(())).unwrap();
-    drop((graph, stream, runtime));
+    drop(graph);
+    drop((stream, runtime));
     assert_eq!(driver.alive(), Alive::default());
 }
 

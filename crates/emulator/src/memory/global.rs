@@ -11,7 +11,7 @@ pub const PAGE_BYTES: u64 = 1 << 16;
 const PAGE_WORDS: usize = (PAGE_BYTES / 4) as usize;
 /// Pages of one directory chunk: 64 MiB.
 const CHUNK_PAGES: u64 = 1024;
-/// First address handed out.
+/// First address handed out where nothing else is asked for.
 const BASE: u64 = 0x0000_0100_0000_0000;
 /// Unmapped bytes between two buffers.
 const GUARD: u64 = 1 << 21;
@@ -118,11 +118,16 @@ pub struct GlobalMemory {
 
 impl Default for GlobalMemory {
     fn default() -> Self {
-        GlobalMemory { allocations: Vec::new(), next: BASE, check_init: true, locks: [const { Mutex::new(()) }; LOCKS] }
+        GlobalMemory::starting_at(BASE)
     }
 }
 
 impl GlobalMemory {
+    /// Empty memory whose first buffer lies at `base`.
+    pub fn starting_at(base: u64) -> GlobalMemory {
+        GlobalMemory { allocations: Vec::new(), next: base, check_init: true, locks: [const { Mutex::new(()) }; LOCKS] }
+    }
+
     /// Reserves `size` bytes; pages are backed when touched. The address is a multiple of `align`, at least 256.
     pub fn allocate(&mut self, name: &str, size: u64, align: u64, writable: bool) -> u64 {
         let align = align.max(256);

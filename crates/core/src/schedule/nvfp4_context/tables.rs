@@ -1,6 +1,7 @@
 //! Tables that architectures share: schedules by pack, routes.
 
 use super::{Choice, Nvfp4Context, facts};
+use crate::LaunchConfig;
 use crate::route::{Bound, Route};
 
 /// Packs that have programs of their own; any other group runs with pack 1.
@@ -38,7 +39,7 @@ pub const fn concat<const A: usize, const B: usize, const N: usize>(
 }
 
 /// KV heads that a grid of the decode kernel has room for.
-const DECODE_HEADS: Bound = Bound::up_to(facts::KV_HEADS, 65_535);
+const DECODE_HEADS: Bound = Bound::up_to(facts::KV_HEADS, LaunchConfig::MAX_GRID[1] as u64);
 
 /// The routes of decode.
 pub const DECODE_ROUTES: [Route<Choice>; 2] = [
