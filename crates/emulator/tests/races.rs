@@ -171,6 +171,14 @@ fn flags_between_ctas() {
     case.fault("", &body("st.relaxed.gpu.global.u32", "ld.acquire.gpu.global.u32"), Kind::Race, &["data + 0"]);
     case.fault("", &body("st.release.gpu.global.u32", "ld.relaxed.gpu.global.u32"), Kind::Race, &["data + 0"]);
     case.fault("", &body("st.release.cta.global.u32", "ld.acquire.gpu.global.u32"), Kind::Race, &["data + 0"]);
+    // Who observed the flag comes after the write of it too, and may take it down with a weak store.
+    let reset = |store: &str| {
+        let taken = body(store, "ld.acquire.gpu.global.u32");
+        taken.replace("ld.global.u32 %r2, [%data];", "st.global.u32 [%data+64], 0;")
+    };
+    case.clean("", &reset("st.release.gpu.global.u32"));
+    case.clean("", &reset("fence.acq_rel.gpu; st.relaxed.gpu.global.u32"));
+    case.fault("", &reset("fence.acq_rel.gpu; st.relaxed.cta.global.u32"), Kind::Race, &["data + 64"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::clock::{Stamp, reached};
+use super::clock::{Stamp, raise, reached};
 use super::operation::{Engine, Part};
 use super::order::{Acquire, Interned, OrderChecker};
 use super::shadow::{Check, Record, Shadow};
@@ -165,6 +165,9 @@ impl OrderChecker {
             let engine_slot = self.engine_slot(slot, engine);
             record.complete(engine_slot, access.operation as u32);
         }
+        if write && access.operation == 0 && record.strong.is_some() {
+            record.complete(self.engine_slot(slot, Engine::Strong), epoch);
+        }
         let operation = self.operations.get_mut(&access.operation);
         if let Some(op) = &operation {
             let reads = if write { &[][..] } else { &op.reads };
@@ -272,14 +275,18 @@ impl OrderChecker {
         let releases = matches!(access.order, Order::Release(_) | Order::AcquireRelease(_));
         let index = slot as usize;
         if writes {
+            let (strong, epoch) = (self.engine_slot(slot, Engine::Strong), self.epoch(slot));
             let view = &self.views[index];
+            // A fence before a relaxed write makes it a release, and the write itself is observed with it.
+            let fenced = |released: &Option<Arc<Stamp>>, scope| {
+                let mut stamp = released.as_deref()?.clone();
+                raise(&mut stamp.clock, strong, epoch);
+                Some((Arc::new(stamp), scope))
+            };
             let published: Vec<(Arc<Stamp>, Scope)> = if releases {
                 vec![(Arc::new(view.now.clone()), scope)]
             } else {
-                // A fence before a relaxed write makes it a release.
-                let wide = view.released.clone().map(|stamp| (stamp, scope));
-                let near = view.released_near.clone().map(|stamp| (stamp, Scope::Cta));
-                wide.into_iter().chain(near).collect()
+                fenced(&view.released, scope).into_iter().chain(fenced(&view.released_near, Scope::Cta)).collect()
             };
             for (stamp, scope) in &published {
                 let party = self.party(actor, *scope);

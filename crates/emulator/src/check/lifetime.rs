@@ -78,22 +78,21 @@ impl OrderChecker {
             if self.engine_of(op.actor.pc) == Some(Engine::Tensor) || op.actor.cta != rank {
                 continue;
             }
-            // What goes to another CTA is that one's business.
-            let open = op.records.iter().any(|&Part { space, number, generation, rank: touched }| {
-                space == Space::Shared
-                    && touched == rank
-                    && generation == self.shared.generation
-                    && self.shared.records.get(number as usize).is_some_and(|r| !r.is_before(end, self.cluster))
+            // What goes to another CTA is that one's business. Hardware keeps the memory for what still reads it.
+            let written = op.records.iter().filter_map(|&Part { space, number, generation, rank: touched }| {
+                let here = space == Space::Shared && touched == rank && generation == self.shared.generation;
+                let record = self.shared.records.get(number as usize).filter(|_| here)?;
+                (!record.is_before(end, self.cluster)).then_some(record.write)
             });
-            if open {
-                left.push(op.actor);
+            if let Some(written) = written.reduce(|one, other| one | other) {
+                left.push((op.actor, written));
             }
         }
-        left.sort_by_key(|actor| (actor.pc, actor.warp));
-        left.dedup_by_key(|actor| actor.pc);
-        for actor in left {
+        left.sort_by_key(|(actor, written)| (actor.pc, !written, actor.warp));
+        left.dedup_by_key(|(actor, _)| actor.pc);
+        for (actor, written) in left {
             let message = "the CTA exits without having waited for this operation on its shared memory".to_string();
-            self.reporter.plain(Kind::Leak, &actor, message, false);
+            self.reporter.plain(Kind::Leak, &actor, message, !written);
         }
     }
 }

@@ -38,13 +38,15 @@ pub(super) struct Part {
     pub(super) rank: u32,
 }
 
-/// In-order engines: what is complete implies that everything before it is.
+/// What is in order: what is known of one implies that everything before it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Engine {
     /// tcgen05 matrix and copy operations of one thread.
     Tensor,
     /// Non-bulk `cp.async` of one warp.
     Copy,
+    /// Strong writes of one warp: whoever observes one comes after it, and what it does next after both.
+    Strong,
 }
 
 /// Operations between which no bound is known are dropped when there are this many.

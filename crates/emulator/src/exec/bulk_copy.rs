@@ -373,7 +373,6 @@ impl BulkCopy {
 
     /// Reads shared memory; the write to global memory comes later.
     fn read(self, machine: &mut Cluster) -> Result<(), Fault> {
-        transfer::check_landing(machine, &self.actor, self.actor.cta)?;
         self.observe(machine, (Space::Shared, Use::Read), self.from);
         let data = transfer::read_shared(machine, &self.actor, self.from as u32, self.size as usize)?;
         transfer::reads_done(machine, &self.actor, self.operation);

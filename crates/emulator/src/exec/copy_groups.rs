@@ -255,12 +255,14 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: GroupOp) -
     }
 }
 
-/// Lanes of a warp exit: their bulk copies must have read their sources, and must be waited for.
+/// Lanes of a warp exit: their bulk copies must be waited for. Hardware keeps the memory until they have read it, which kernels in
+/// use count on, so that this is a warning.
 pub fn before_exit(machine: &mut Cluster, warp: &Warp, exiting: u32) {
     let left = warp.copies.unwaited() & exiting;
     if left != 0 {
         let message = "the thread exits without waiting for its bulk copies to read shared memory";
-        let found = machine.finding(Kind::Leak, warp, left, message);
+        let mut found = machine.finding(Kind::Leak, warp, left, message);
+        found.warning = true;
         machine.report(*found);
     }
 }

@@ -128,10 +128,8 @@ impl Cluster {
 
     /// Records a finding without ending the launch, unless that was asked for; the same kind at the same line is kept once.
     pub fn report(&mut self, finding: Finding) {
-        let known = self
-            .findings
-            .iter()
-            .any(|f| f.kind == finding.kind && f.line == finding.line && f.object == finding.object);
+        let what = |f: &Finding| (f.kind, f.line, f.warning);
+        let known = self.findings.iter().any(|f| what(f) == what(&finding) && f.object == finding.object);
         if !known && self.findings.len() < MOST_FINDINGS {
             self.findings.push(finding);
         }

@@ -1,5 +1,6 @@
 //! One kernel per form and per broken rule.
 
+use crate::async_engine::CompletionPolicy;
 use crate::exec::async_testing::{Case, words};
 
 /// Thread 0 of each CTA initialises `bars[0]` and `bars[1]`; then `body`.
@@ -109,6 +110,17 @@ fn shared_to_global() {
     for (i, &byte) in output[..512].iter().enumerate() {
         let expected = if i % 16 == 0 || i % 16 == 8 { (i / 16) as u8 } else { 0xcd };
         assert_eq!(byte, expected, "byte {i}");
+    }
+}
+
+#[test]
+fn stores_of_a_cta_that_has_exited() {
+    let body = store("cp.async.bulk.global.shared::cta.bulk_group [%rd1 + 16], [%r3], 512;");
+    let body = body.replace("@%p1 cp.async.bulk.wait_group 0;", "");
+    for seed in 0..8 {
+        let (report, output) = Case::new(&body).run(CompletionPolicy::Lazy, seed);
+        assert!(report.findings.iter().all(|f| f.warning), "{:?}", report.findings);
+        assert_eq!(words(&output[16..528]), (0..128).map(|i| i / 4).collect::<Vec<u32>>());
     }
 }
 

@@ -204,8 +204,18 @@ pub(super) fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: &Ac
     let partition = 32 * (warp.index % 4);
     let allowed = [partition, partition + 16];
     let allowed = if op.shape == AccessShape::X32b32 { &allowed[..1] } else { &allowed };
-    let (lane, column) = check_lane(address, allowed)
-        .map_err(|message| fail(machine, format!("{message}: warp {} owns lanes {partition}..", warp.index)))?;
+    let owner = format!("warp {} owns lanes {partition}..", warp.index);
+    // Hardware takes the place within the warp's own lanes, and kernels in use give lane 0 in every warp.
+    let relative = partition != 0 && address >> 16 < 32;
+    let absolute = if relative { address + (partition << 16) } else { address };
+    let (lane, column) =
+        check_lane(absolute, allowed).map_err(|message| fail(machine, format!("{message}: {owner}")))?;
+    if relative {
+        let mut finding =
+            fail(machine, format!("address {address:#010x}: the lane is counted from the warp's first: {owner}"));
+        finding.warning = true;
+        machine.report(*finding);
+    }
     let columns = op.shape.columns(op.repeat, op.packed);
     let second = (op.shape == AccessShape::X32b2x16).then_some(column + op.split);
     for first in [Some(column), second].into_iter().flatten() {

@@ -148,7 +148,6 @@ impl TensorCopy {
 
     /// Reads the box from shared memory; the write to global memory comes later.
     fn read(&self, machine: &mut Cluster) -> Result<(), Fault> {
-        transfer::check_landing(machine, &self.actor, self.actor.cta)?;
         self.observe(machine, (Space::Shared, Use::Read), self.shared.into(), self.shared_bytes().into());
         let rank = self.shared & 0xff00_0000;
         let mut pieces = Vec::new();

@@ -89,9 +89,19 @@ fn a_leak_names_the_allocation() {
 }
 
 #[test]
+fn lanes_counted_from_those_of_the_warp() {
+    let both = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%t22], {%tid}; tcgen05.wait::st.sync.aligned;";
+    let read = LOAD.replace("%t22", "%t20");
+    let (report, output) = run(&cta(Target::Sm100, &[0; 16384], 1), &around(both, &read));
+    assert!(report.findings.iter().all(|f| f.warning), "{:?}", report.findings);
+    assert!(report.findings.iter().any(|f| f.message.contains("counted from the warp's first: warp ")));
+    assert_eq!(output[0], (0..128).collect::<Vec<u32>>());
+}
+
+#[test]
 fn address_rules() {
     let t = Kind::TensorMemory;
-    expect(&around("", &LOAD.replace("%t22", "%t20")), t, "owns lanes");
+    expect(&around("add.u32 %t22, %t22, 0x200000;", LOAD), t, "owns lanes");
     expect(&around("", &LOAD.replace("%t22", "%t22 + 512")), t, "outside the 512");
     expect(&around("add.u32 %t22, %t22, %tid;", LOAD), t, "differs between lanes");
     expect(&around("", LOAD), Kind::Uninitialised, "nobody wrote");
