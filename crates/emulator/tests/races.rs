@@ -24,6 +24,16 @@ fn shared_exchange_needs_a_barrier() {
     case.clean(SHARED, &exchange("bar.sync 0;"));
     case.clean(SHARED, &exchange("barrier.sync 3, 64;"));
     case.fault(SHARED, &exchange(""), Kind::Race, &["tile + ", "ld.shared", "st.shared", "warp"]);
+    // In effect a relaxed cluster barrier orders what a CTA does in its own memory.
+    let relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;";
+    let pair = Case::new(2, 64).cluster(2);
+    pair.clean(SHARED, &exchange(&relaxed.replace("relaxed", "release")));
+    pair.warning(SHARED, &exchange(relaxed), Kind::Race, &["only a relaxed cluster barrier"]);
+    let peer = "xor.b32 %r5, %rank, 1; mapa.shared::cluster.u32 %r3, %r3, %r5; ld.shared::cluster.u32";
+    let across =
+        |barrier: &str| exchange(barrier).replace("ld.shared.u32", peer) + &relaxed.replace("relaxed", "release");
+    pair.clean(SHARED, &across(&relaxed.replace("relaxed", "release")));
+    pair.fault(SHARED, &across(relaxed), Kind::Race, &["tile"]);
     // A barrier of each warp alone orders nothing between them.
     case.fault(SHARED, &exchange("bar.warp.sync -1;"), Kind::Race, &["tile"]);
 }

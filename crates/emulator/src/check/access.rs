@@ -59,8 +59,8 @@ impl OrderChecker {
             *self.shadow(access.space) = shadow;
             met
         };
-        for (record, address, loaded) in &met {
-            self.reporter.race(actor, access, record, *address, *loaded);
+        for (record, address, in_effect) in &met {
+            self.reporter.race(actor, access, record, *address, *in_effect);
         }
         for verdict in &verdicts {
             self.tell(actor, access, verdict);
@@ -110,9 +110,16 @@ impl OrderChecker {
             let known = stamp.clock_of(record.cluster, self.cluster);
             record.by_warp && !record.write && record.issued > 0 && reached(known, record.slot, record.issued)
         };
+        // Within one SM a relaxed cluster barrier does: nothing travels.
+        let executed = &self.executed[self.issuer_slot(actor, access) as usize];
+        let own = access.space == Space::Shared && rank_of(actor, access) == actor.cta;
+        let met = |record: &Record| {
+            let near = access.space == Space::Tensor || own && record.actor.cta == actor.cta;
+            access.operation == 0 && near && record.is_fenced(executed)
+        };
         let conflicts = check.conflicts.iter().map(|&(n, at)| {
             let record = &shadow.records[n as usize];
-            (record.clone(), at, loaded(record))
+            (record.clone(), at, loaded(record) || met(record))
         });
         let conflicts = conflicts.collect();
         let seen = check.predecessors.iter().map(|&(n, at)| (&shadow.records[n as usize], at));

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::clock::{Clock, Stamp, View, raise};
+use super::clock::{Clock, Stamp, View, join, raise};
 use super::hash::Map;
 use super::mbarrier::Barrier;
 use super::operation::{Engine, Operation};
@@ -70,6 +70,8 @@ pub struct OrderChecker {
     pub(super) started: Vec<bool>,
     /// Warps that passed a cluster barrier, relaxed or not: a fence of the initialiser before it is visible to them.
     pub(super) met: Vec<bool>,
+    /// What the last relaxed cluster barrier of each warp came behind: order in effect, which PTX does not promise.
+    pub(super) executed: Vec<Clock>,
     /// What the last `tcgen05.fence::after_thread_sync` of each warp came behind.
     pub(super) tensor_after: Vec<Arc<Clock>>,
     /// What the last `tcgen05.fence::before_thread_sync` of each warp covered: any later arrival hands it on.
@@ -80,6 +82,7 @@ pub struct OrderChecker {
     pub(super) shared_sync: SyncTable,
     meetings: Map<(u32, u32, u64), Meeting>,
     cluster_meetings: Map<u64, View>,
+    relaxed_meetings: Map<u64, Clock>,
     pub(super) barriers: Map<u32, Barrier>,
     pub(super) operations: Map<u64, Operation>,
     /// Slots beyond those of the warps.
@@ -129,6 +132,7 @@ impl OrderChecker {
             own_fenced: vec![0; slots as usize],
             started: vec![ctas == 1; slots as usize],
             met: vec![false; slots as usize],
+            executed: vec![Clock::default(); slots as usize],
             tensor_after: vec![Arc::default(); slots as usize],
             tensor_released: vec![None; slots as usize],
             acquires: vec![Vec::new(); slots as usize],
@@ -137,6 +141,7 @@ impl OrderChecker {
             shared_sync: SyncTable::default(),
             meetings: Map::default(),
             cluster_meetings: Map::default(),
+            relaxed_meetings: Map::default(),
             barriers: Map::default(),
             operations: Map::default(),
             slots: slots + 1,
@@ -276,16 +281,22 @@ impl Observer for OrderChecker {
                 }
             }
             Event::ClusterArrive { generation, release } => {
+                let view = &self.views[slot as usize];
                 if release {
-                    let view = self.views[slot as usize].clone();
-                    self.cluster_meetings.entry(generation).or_default().join(&view);
-                    self.bump(slot);
+                    self.cluster_meetings.entry(generation).or_default().join(view);
+                } else {
+                    join(self.relaxed_meetings.entry(generation).or_default(), &view.now.clock);
                 }
+                self.bump(slot);
                 self.cluster_meetings.retain(|&known, _| known + 2 > generation);
+                self.relaxed_meetings.retain(|&known, _| known + 2 > generation);
             }
             Event::ClusterPass { generation } => {
                 let view = self.cluster_meetings.get(&generation).cloned().unwrap_or_default();
                 self.join(slot, &view);
+                if let Some(clock) = self.relaxed_meetings.get(&generation) {
+                    join(&mut self.executed[slot as usize], clock);
+                }
                 self.started[slot as usize] = true;
                 self.met[slot as usize] = true;
             }

@@ -92,8 +92,9 @@ impl Reporter {
 
     /// Two accesses without order.
     ///
-    /// `loaded`: the one before is a `tcgen05.ld` that was issued in order, and only its wait is missing.
-    pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64, loaded: bool) {
+    /// `in_effect`: devices keep the order. The one before is a `tcgen05.ld` that was issued in order, and only its wait is missing,
+    /// or a relaxed cluster barrier lies between.
+    pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64, in_effect: bool) {
         let (buffer, offset) = self.locate(access.space, address);
         let mine = describe(access.usage, access.proxy != Proxy::Generic || access.operation != 0);
         let other = self.other(before);
@@ -102,6 +103,7 @@ impl Reporter {
             (true, true, true) => "; this access does not come behind a wait for its completion",
             (true, false, _) => "; this access does not come behind a wait for its reads",
             (false, ..) if access.operation != 0 => "; its issue is not ordered behind that",
+            (false, ..) if in_effect => "; only a relaxed cluster barrier lies between the two",
             (false, ..) => "; no synchronisation orders the two",
         };
         let message = format!("{mine} of {buffer} + {offset} races with {other}{hint}");
@@ -110,7 +112,7 @@ impl Reporter {
         let one_value = access.usage == Use::Rewrite && before.write && before.operation == 0;
         let same_warp = (before.actor.cta, before.actor.warp, before.actor.pc) == (actor.cta, actor.warp, actor.pc);
         let one_copy = same_warp && before.write && before.operation != 0 && access.usage == Use::Write;
-        self.push(Kind::Race, actor, line, Some(buffer), message, one_value || one_copy || loaded);
+        self.push(Kind::Race, actor, line, Some(buffer), message, one_value || one_copy || in_effect);
     }
 
     /// An access before `griddepcontrol.wait` to what an earlier launch, of `program`, uses.
