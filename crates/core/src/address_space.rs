@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of one address space; also its first possible start, below which addresses belong to nobody.
-const SPAN: u64 = 1 << 40;
+pub const SPAN: u64 = 1 << 40;
 
 /// Address spaces in use before the first is given out again. They end below every address window that an
 /// emulated program has for itself.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bakewell_core::address_space;
+
 use super::statement::Statement;
 use super::survey::Survey;
 
@@ -133,14 +135,16 @@ fn early(lines: &[&str], executed: &dyn Fn(u32) -> bool, at: usize) -> Option<Da
 /// The access of a line at the highest address moved past the end of its buffer.
 fn past_end(statement: &Statement<'_>, line: u32, survey: &Survey) -> Option<Damage> {
     const OF_ONE_BUFFER: &[&str] = &["ld", "st", "red", "atom", "cp.async"];
+    /// Bits of an address within the space of its device; every run is on a device of its own.
+    const GLOBAL: i64 = address_space::SPAN as i64 - 1;
     if !statement.starts(OF_ONE_BUFFER) || statement.opcode.contains(".tensor") {
         return None;
     }
     let (to_global, to_shared) = (statement.opcode.find(".global"), statement.opcode.find(".shared"));
     let (place, mask, reach) = match (to_global, to_shared) {
         (None, Some(_)) => (0, 0x00ff_ffff_i64, survey.shared.get(&line)?),
-        (Some(global), Some(shared)) => (usize::from(shared < global), -1, survey.global.get(&line)?),
-        (Some(_), None) => (0, -1, survey.global.get(&line)?),
+        (Some(global), Some(shared)) => (usize::from(shared < global), GLOBAL, survey.global.get(&line)?),
+        (Some(_), None) => (0, GLOBAL, survey.global.get(&line)?),
         (None, None) => return None,
     };
     let address = statement.address(place)?;
