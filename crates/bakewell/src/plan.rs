@@ -72,6 +72,15 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Error::Argument`] that names the tensor.
     fn check(&self, args: &Self::Args<'_>) -> Result<()>;
 
+    /// Checks what a tensor carries of the plan that it was made for, after [`Problem::check`]. There is no decision on the
+    /// reference.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names the tensor.
+    fn check_planned(&self, _decision: Option<&Self::Decision>, _args: &Self::Args<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Adds the launches of a call, in order, and does once what must be done before the first. Nothing is added for an
     /// empty problem.
     ///
@@ -203,6 +212,7 @@ impl<P: Problem> Plan<P> {
 
     fn check(&self, args: &P::Args<'_>) -> Result<()> {
         self.problem.check(args)?;
+        self.problem.check_planned(self.decision(), args)?;
         let mut arguments = args.tensors();
         if let Some(workspace) = args.workspace() {
             check_workspace(workspace, self.workspace_bytes())?;

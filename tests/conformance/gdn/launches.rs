@@ -1,6 +1,5 @@
 //! What binding and launching ask of a device, on one that records.
 
-use bakewell::gdn::{Gdn, Sequences};
 use bakewell::{Arch, Device, Stream};
 use bakewell_conformance::gdn::{Case, Inputs, Place, Staged};
 use bakewell_tests::recording::{Call, RecordingRuntime};
@@ -49,23 +48,4 @@ fn an_empty_problem_launches_nothing() {
     recording.take_calls();
     bound.iter().for_each(|bound| bound.launch(Stream::DEFAULT).unwrap());
     assert_eq!(recording.take_calls(), []);
-}
-
-/// A tape of another plan is refused before anything is launched, and says what differs.
-#[test]
-fn tapes_belong_to_their_plans() {
-    let recording = RecordingRuntime::new(Arch::Sm90, 132);
-    let (one, other) = (
-        staged(&recording, &Case { lengths: vec![70, 3], ..Case::default() }),
-        staged(&recording, &Case { lengths: vec![3, 70], ..Case::default() }),
-    );
-    for foreign in [&other, &staged(&recording, &Case { lengths: vec![700, 3], ..Case::default() })] {
-        let mut args = one.forward_args().unwrap();
-        args.tape = Some(foreign.tape().unwrap());
-        let error = one.forward_plan().bind(args).unwrap_err().to_string();
-        assert!(error.starts_with("tape: expected a tape of 73 tokens"), "{error}");
-    }
-    let inference = Gdn { training: false, sequences: Sequences::Batch, ..Gdn::default() };
-    let device = Device::with_runtime(recording).unwrap();
-    assert_eq!(device.plan(&bakewell::gdn::Forward(inference)).unwrap().tape_bytes(), 0);
 }

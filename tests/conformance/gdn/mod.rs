@@ -14,6 +14,8 @@ mod schedules;
 mod stages;
 #[cfg(feature = "emulator")]
 mod tables;
+mod tapes;
+mod tensors;
 mod values;
 
 use bakewell::{Arch, Device, DeviceName};

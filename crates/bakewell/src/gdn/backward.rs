@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::decide::{Decision, Pass, Role, decide};
 use super::inputs::dense;
+use super::tape::Content;
 use super::values::{Values, launch, shared};
 use super::{Gdn, Input, Tape};
 use crate::arguments::{Argument, Arguments, check_optional};
@@ -150,9 +151,12 @@ impl Problem for Backward {
         problem.check_state("dh0", args.dh0.as_ref(), problem.initial_state)
     }
 
+    fn check_planned(&self, decision: Option<&Decision>, args: &BackwardArgs<'_>) -> Result<()> {
+        args.tape.expect(Content::of(&self.0, decision))
+    }
+
     fn bind(&self, decision: &Decision, args: &BackwardArgs<'_>, binder: &mut Binder<'_>) -> Result<()> {
         let problem = &self.0;
-        args.tape.expect(decision.content)?;
         let mut values = Values::new(problem, decision, Some(&args.tape), binder)?;
         let view = |input| args.input(input);
         values.inputs(problem, INPUTS, view, binder)?;

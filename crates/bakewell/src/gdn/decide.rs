@@ -13,7 +13,7 @@ use bakewell_core::{Arch, Architecture, DType, Error, LaunchConfig, Operation, R
 
 use super::split::{Load, segment_chunks};
 use super::tables::Tables;
-use super::tape::{Content, digest};
+use super::tape::{Content, Planned};
 use super::{Gdn, Input};
 use crate::plan::check_sm_count;
 use crate::workspace::WorkspaceLayout;
@@ -200,18 +200,18 @@ pub fn decide(problem: &Gdn, pass: Pass, architecture: &'static Architecture, sm
         arch: architecture.arch,
         pass,
         engine: planner.choice.engine,
-        content: Content {
-            tokens: problem.total_tokens(),
-            offsets: problem.sequences.offsets(problem.batch, problem.tokens).map_or(0, |offsets| digest(&offsets)),
-            chunks: division.chunks,
-            segments: division.segments,
-            segment_chunks: if division.cut { division.segment_chunks } else { 0 },
-            heads: problem.heads,
-            value_heads: problem.value_heads,
-            states: problem.pins.save_state,
-            forget_after: if division.cut && planner.forgets() { problem.pins.forget_after() } else { 0 },
-            engine: planner.choice.engine,
-        },
+        content: Content::new(
+            problem,
+            Some(Planned {
+                engine: planner.choice.engine,
+                chunks: division.chunks,
+                segments: division.segments,
+                segment_chunks: if division.cut { division.segment_chunks } else { 0 },
+                // A device that builds the tables keeps the caller's order.
+                longest_first: division.cut && division.tables.is_some() && problem.pins.longest_first,
+                forget_after: if division.cut && planner.forgets() { problem.pins.forget_after() } else { 0 },
+            }),
+        ),
         copies: copies.collect(),
         steps,
         tape,

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::decide::{Decision, Pass, Role, consider, decide};
 use super::inputs::dense;
+use super::tape::Content;
 use super::values::{Values, launch, shared};
 use super::{Gdn, Input, Tape};
 use crate::arguments::{Argument, Arguments};
@@ -132,11 +133,12 @@ impl Problem for Forward {
         }
     }
 
+    fn check_planned(&self, decision: Option<&Decision>, args: &ForwardArgs<'_>) -> Result<()> {
+        args.tape.map_or(Ok(()), |tape| tape.expect(Content::of(&self.0, decision)))
+    }
+
     fn bind(&self, decision: &Decision, args: &ForwardArgs<'_>, binder: &mut Binder<'_>) -> Result<()> {
         let problem = &self.0;
-        if let Some(tape) = &args.tape {
-            tape.expect(decision.content)?;
-        }
         let mut values = Values::new(problem, decision, args.tape.as_ref(), binder)?;
         let view = |input| args.input(input);
         values.inputs(problem, Pass::Forward.inputs(), view, binder)?;
@@ -184,6 +186,6 @@ impl Plan<Forward> {
     /// # Errors
     /// [`Error::Argument`] for memory that does not do.
     pub fn tape<'a>(&self, view: TensorView<'a>) -> Result<Tape<'a>> {
-        Tape::new(view, self.tape_bytes(), self.decision().map(|decision| decision.content))
+        Tape::new(view, self.tape_bytes(), Content::of(&self.problem().0, self.decision()))
     }
 }
