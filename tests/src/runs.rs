@@ -1,7 +1,10 @@
 //! Runs on an engine, and what they must give; failures in words.
 
 use bakewell::{Device, Stream};
+use bakewell_conformance::call::Buffers;
 use bakewell_conformance::{CallInputs, HostTensor, Judged, Outputs, Staged, Verdict, run};
+
+use crate::contract::contiguous;
 
 /// Runs inputs and holds them against what is expected.
 ///
@@ -60,6 +63,44 @@ pub fn relaunched<I: CallInputs>(
         staged.outputs()
     };
     values.iter().map(|values| launch(values).map_err(text)).collect()
+}
+
+/// Strides that callers leave in dimensions of one element, where none means anything.
+pub const STRIDES_OF_ONE: [u64; 4] = [0, 3, 1 << 40, u64::MAX];
+
+/// Strides of the contiguous tensor, but for this one of dimensions of one element.
+pub fn with_stride_of_one(shape: &[u64], stride: u64) -> Vec<u64> {
+    shape.iter().zip(contiguous(shape)).map(|(&size, packed)| if size == 1 { stride } else { packed }).collect()
+}
+
+/// Tensors whose dimensions of one element have any stride give the bytes of contiguous ones.
+///
+/// # Errors
+/// What failed or differs.
+pub fn strides_of_one_do_not_matter<I: CallInputs>(device: &Device, inputs: &I) -> Result<(), String> {
+    let wanted = outputs(device, inputs)?;
+    for stride in STRIDES_OF_ONE {
+        let buffers = Buffers::new(device, inputs.specs(), |_| 0).map_err(text)?;
+        let run = || {
+            let mut views = buffers.views()?;
+            for spec in inputs.specs() {
+                let buffer = buffers.get(spec.name)?;
+                if let Some(tensor) = inputs.tensor(spec.name) {
+                    buffer.write(0, &tensor.bytes)?;
+                }
+                let strides = with_stride_of_one(&spec.shape, stride);
+                views.put(spec.name, buffer.strided_view(0, spec.dtype, &spec.shape, &strides)?);
+            }
+            device.plan(inputs.problem())?.launch(Stream::DEFAULT, inputs.args(&views)?)?;
+            device.synchronize(Stream::DEFAULT)
+        };
+        run().map_err(text)?;
+        for spec in inputs.specs().into_iter().filter(|spec| spec.output) {
+            let got = buffers.download(spec.name).map_err(text)?;
+            equal(&format!("{}, stride {stride}", spec.name), &wanted[spec.name].bytes, &got.bytes)?;
+        }
+    }
+    Ok(())
 }
 
 /// Two results are the same bytes.

@@ -73,8 +73,8 @@ impl fmt::Debug for Dims {
 /// A view of a tensor in the memory of one device: address, element type, sizes, strides.
 ///
 /// A view owns nothing. `'a` ties it to the [`Buffer`](crate::Buffer) it came from; views made from
-/// raw pointers carry the promise of their maker instead. Strides are 64-bit and count elements; a
-/// dimension of size 1 may carry any stride.
+/// raw pointers carry the promise of their maker instead. Strides are 64-bit and count elements. That of a
+/// dimension of size 1 means nothing and may be anything: a view forgets it, and has one as if the dimension were packed.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     address: u64,
@@ -106,8 +106,8 @@ impl<'a> TensorView<'a> {
         if shape.len() != strides.len() {
             return Err(Error::argument("strides", Property::Rank, format!("{} strides", shape.len()), strides.len()));
         }
-        let view =
-            TensorView { address, dtype, shape: Dims::new(shape)?, strides: Dims::new(strides)?, owner: PhantomData };
+        let shape = Dims::new(shape)?;
+        let view = TensorView { address, dtype, shape, strides: meaningful(shape, strides)?, owner: PhantomData };
         let extent = view.extent_bytes()?;
         if address.checked_add(extent).is_none() {
             return Err(Error::argument("shape", Property::Size, "an end address below 2^64", view.shape));
@@ -130,7 +130,7 @@ impl<'a> TensorView<'a> {
         self.shape.as_slice()
     }
 
-    /// Strides in elements, outermost first.
+    /// Strides in elements, outermost first; of a dimension of size 0 or 1 what a packed one would have.
     pub fn strides(&self) -> &[u64] {
         self.strides.as_slice()
     }
@@ -140,16 +140,9 @@ impl<'a> TensorView<'a> {
         self.shape().contains(&0)
     }
 
-    /// Whether elements lie in row-major order without gaps. Strides of size-1 dimensions do not count.
+    /// Whether elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
-        let wanted = self.shape.contiguous_strides();
-        self.is_empty()
-            || self
-                .shape()
-                .iter()
-                .zip(self.strides())
-                .zip(wanted.as_slice())
-                .all(|((&size, stride), want)| size == 1 || stride == want)
+        self.is_empty() || self.strides == self.shape.contiguous_strides()
     }
 
     /// Bytes from the first element to the end of the last one; 0 when empty.
@@ -220,6 +213,19 @@ impl<'a> TensorView<'a> {
     }
 }
 
+/// Strides, those of dimensions of size 0 and 1 as if they were packed around the dimensions inside.
+fn meaningful(shape: Dims, strides: &[u64]) -> Result<Dims> {
+    let mut strides = Dims::new(strides)?;
+    let mut packed = 1u64;
+    for (stride, &size) in strides.values[..strides.rank].iter_mut().zip(shape.as_slice()).rev() {
+        if size <= 1 {
+            *stride = packed;
+        }
+        packed = stride.saturating_mul(size.max(1));
+    }
+    Ok(strides)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +246,9 @@ mod tests {
         assert!(view(0, &[4, 1, 8], &[8, 12345, 1]).is_contiguous());
         assert!(!view(0, &[4, 2, 8], &[8, 12345, 1]).is_contiguous());
         assert!(view(0, &[1, 8], &[0, 1]).is_contiguous());
+        let gapped = view(0, &[1, 4, 1, 8, 1], &[u64::MAX, 20, 7, 2, 0]);
+        assert_eq!((gapped.strides(), gapped.is_contiguous()), ([80, 20, 16, 2, 1].as_slice(), false));
+        assert_eq!(gapped.extent_bytes().unwrap(), (3 * 20 + 7 * 2 + 1) * 2);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod plans;
 mod schedules;
 #[cfg(feature = "emulator")]
 mod stages;
+mod strides;
 #[cfg(feature = "emulator")]
 mod tables;
 mod tapes;

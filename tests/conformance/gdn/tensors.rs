@@ -5,6 +5,7 @@ use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Sequences
 use bakewell::{Arch, Buffer, DType, Device, Error, Plan, TensorView};
 use bakewell_tests::contract::recorder;
 use bakewell_tests::recording::Call;
+use bakewell_tests::runs::with_stride_of_one;
 
 /// Two sequences of 3 and 4 tokens with everything that is optional.
 pub(super) fn problem() -> Gdn {
@@ -24,6 +25,8 @@ pub(super) struct Tensors {
     pub(super) forward: Plan<Forward>,
     pub(super) backward: Plan<Backward>,
     buffers: Vec<Buffer>,
+    /// Stride of dimensions of one element; `None` leaves the contiguous one.
+    pub(super) stride_of_one: Option<u64>,
 }
 
 const NAMES: [&str; 17] =
@@ -43,6 +46,7 @@ impl Tensors {
             backward: device.plan(&Backward(problem.clone())).unwrap(),
             // One more for `dh0`. All hold any of the tensors, twice.
             buffers: (0..=NAMES.len()).map(|_| device.buffer(bytes).unwrap()).collect(),
+            stride_of_one: None,
         }
     }
 
@@ -51,7 +55,11 @@ impl Tensors {
     }
 
     pub(super) fn view(&self, name: &str, dtype: DType, shape: &[u64]) -> TensorView<'_> {
-        self.buffer(name).view(dtype, shape).unwrap()
+        let buffer = self.buffer(name);
+        match self.stride_of_one {
+            None => buffer.view(dtype, shape).unwrap(),
+            Some(stride) => buffer.strided_view(0, dtype, shape, &with_stride_of_one(shape, stride)).unwrap(),
+        }
     }
 
     pub(super) fn forward_args(&self) -> ForwardArgs<'_> {

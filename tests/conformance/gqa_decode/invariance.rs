@@ -7,6 +7,7 @@
 //! | order of the requests, other requests in the batch (split count fixed) | equal bytes per request |
 //! | capacity | tolerance |
 //! | split count | tolerance |
+//! | strides of dimensions of one element | equal bytes |
 //! | lengths between launches of one binding | as if bound anew: equal bytes |
 
 use bakewell::gqa_decode::GqaDecode;
@@ -118,6 +119,22 @@ fn lengths_may_change_between_launches_of_a_binding() {
         for (lengths, changed) in lengths.into_iter().zip(changed) {
             let anew = Inputs { sequence_lengths: lengths.clone(), ..full.clone() };
             equal(&format!("{:?}", lengths.to_i32()), &outputs(device, &anew)?, &changed)?;
+        }
+        Ok(())
+    });
+}
+
+/// One request with one key of one head, or with as many heads as a program serves that takes no groups of one.
+#[test]
+fn strides_of_one_do_not_matter() {
+    on_every_engine(|device| {
+        for query_heads in [1, 4] {
+            let problem =
+                GqaDecode { batch: 1, capacity: 1, query_heads, kv_heads: 1, lse: true, ..GqaDecode::default() };
+            if device.plan(&problem).is_ok() {
+                let inputs = Inputs::generate(&problem, &[1], Distribution::Normal, 5).unwrap();
+                runs::strides_of_one_do_not_matter(device, &inputs)?;
+            }
         }
         Ok(())
     });

@@ -7,6 +7,7 @@
 //! | factors on the host or on the device | equal bytes |
 //! | order of the pages in the pool, spare pages, cache slots past the length | equal bytes |
 //! | other requests in the batch, order of the requests | equal bytes per request |
+//! | strides of dimensions of one element | equal bytes |
 //! | lengths between launches of one binding | as if bound anew: equal bytes |
 //! | number of SMs (in `schedules.rs`) | equal bytes |
 
@@ -15,7 +16,7 @@ use bakewell::{Device, Stream};
 use bakewell_conformance::nvfp4_context::{Inputs, PAIRED, ScaleOrigin, Spec, THREE_HALVES};
 use bakewell_conformance::{HostTensor, Outputs, Staged};
 use bakewell_tests::on_every_engine;
-use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
+use bakewell_tests::runs::{self, equal, outputs, relaunched, running_again_gives_equal_bytes};
 
 use super::wide::Wide;
 use super::{generated, goldens, mixed, pinned, subjects};
@@ -211,4 +212,19 @@ fn strided_outputs(device: &Device, inputs: &Inputs) -> bakewell::Result<Vec<u8>
     (args.k_scale, args.v_scale) = (k_scale.view()?, v_scale.view()?);
     staged.plan().launch(Stream::DEFAULT, args)?;
     Ok(staged.outputs()?["out"].bytes.clone())
+}
+
+/// One query of one request over one page with one head.
+#[test]
+fn strides_of_one_do_not_matter() {
+    let spec = Spec { q_heads: 1, kv_heads: 1, q_lens: vec![1], kv_lens: vec![11], sinks: true };
+    on_every_engine(|device| {
+        for family in [Family::Paged, Family::Decode, Family::Expanded] {
+            let inputs = pinned(&generated(&spec, Some(1)), family);
+            if device.plan(&inputs.problem).is_ok() {
+                runs::strides_of_one_do_not_matter(device, &inputs)?;
+            }
+        }
+        Ok(())
+    });
 }

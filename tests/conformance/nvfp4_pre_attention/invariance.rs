@@ -6,6 +6,7 @@
 //! | intermediates wanted or not | equal bytes |
 //! | destinations | the same rows, regrouped; the same scales, elsewhere |
 //! | hidden states between launches of one binding | as if bound anew: equal bytes |
+//! | strides of dimensions of one element | equal bytes |
 //! | other tokens of the batch, also ones that are not finite | equal bytes per token |
 
 use bakewell::nvfp4::{scale_offset, swizzle_scales};
@@ -14,7 +15,7 @@ use bakewell_conformance::Outputs;
 use bakewell_conformance::nvfp4_pre_attention::Inputs;
 use bakewell_reference::Element;
 use bakewell_tests::on_every_engine;
-use bakewell_tests::runs::{equal, outputs, relaunched, running_again_gives_equal_bytes};
+use bakewell_tests::runs::{self, equal, outputs, relaunched, running_again_gives_equal_bytes};
 use half::bf16;
 
 use super::small;
@@ -145,4 +146,14 @@ fn other_tokens_do_not_matter() {
         }
         Ok(())
     });
+}
+
+/// One token of one table row, for one destination.
+#[test]
+fn strides_of_one_do_not_matter() {
+    for out_format in [OutputFormat::Nvfp4, OutputFormat::E4m3] {
+        let problem = Nvfp4PreAttention { table_rows: 1, out_format, ..small(1, 1) };
+        let inputs = Inputs::generate(&problem, 23);
+        on_every_engine(|device| runs::strides_of_one_do_not_matter(device, &inputs));
+    }
 }

@@ -64,13 +64,13 @@ impl Gdn {
         let alignment = if shape.len() == 4 { VECTOR_BYTES } else { dtype.bytes() };
         let strides = view.strides();
         let last = shape.len() - 1;
-        if shape[last] > 1 && strides[last] != 1 {
+        if strides[last] != 1 {
             return refuse(Property::Layout, "unit stride of the last dimension", format!("{strides:?}"));
         }
         // The last dimension of a gate is its heads.
-        let outer = (1..last).filter(|&dimension| shape[dimension] > 1).map(|dimension| strides[dimension]);
-        let outer = outer.chain((shape[0] > 1).then_some(strides[0]));
-        if outer.clone().any(|stride| stride == 0 || !(stride * dtype.bytes()).is_multiple_of(alignment)) {
+        let stepped = |dimension: &usize| shape[*dimension] > 1;
+        let mut outer = (0..last).filter(stepped).map(|dimension| strides[dimension]);
+        if outer.any(|stride| stride == 0 || !(stride * dtype.bytes()).is_multiple_of(alignment)) {
             let expected = format!("strides that are positive multiples of {alignment} bytes");
             return refuse(Property::Layout, &expected, format!("{strides:?} elements"));
         }
@@ -97,7 +97,7 @@ impl Gdn {
         Rows {
             address: view.address(),
             token_stride: if self.tokens > 1 { strides[1] } else { strides[0] },
-            head_stride: if heads > 1 { strides[2] } else { dim },
+            head_stride: strides[2],
         }
     }
 

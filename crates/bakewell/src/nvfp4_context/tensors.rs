@@ -54,8 +54,9 @@ impl Cache<'_, '_> {
 
     /// Addresses and strides, for kernels that take no tensor maps of them.
     pub(super) fn put(&self, block: &mut ParamBlock) -> Result<()> {
-        let (k, v) = (strides(self.k_packed), strides(self.v_packed));
-        let (k_scale, v_scale) = (strides(self.k_scale), strides(self.v_scale));
+        // Of byte tensors, so in bytes.
+        let (k, v) = (self.k_packed.strides(), self.v_packed.strides());
+        let (k_scale, v_scale) = (self.k_scale.strides(), self.v_scale.strides());
         block
             .pointer("k", self.k_packed.address())?
             .pointer("v", self.v_packed.address())?
@@ -77,7 +78,7 @@ impl Cache<'_, '_> {
 
 /// Puts address and strides of the queries, likewise.
 pub(super) fn put_queries(block: &mut ParamBlock, q: &TensorView<'_>) -> Result<()> {
-    let strides = strides(q);
+    let strides = q.strides();
     block.pointer("q", q.address())?.u64("q_token_stride", strides[0])?.u64("q_head_stride", strides[1])?;
     Ok(())
 }
@@ -92,7 +93,6 @@ fn copyable(name: &'static str, view: &TensorView<'_>, dense: usize) -> Result<(
     let mut contiguous = 1;
     for (dimension, (&size, &stride)) in view.shape().iter().zip(view.strides()).enumerate().rev() {
         let expected = match dimension >= outer {
-            _ if size == 1 => None,
             true if stride != contiguous => Some(format!("stride {contiguous} of dimension {dimension}")),
             false if stride == 0 || stride % COPY_ALIGNMENT != 0 => {
                 Some(format!("a positive stride of dimension {dimension} that is a multiple of {COPY_ALIGNMENT} bytes"))
@@ -117,7 +117,7 @@ fn check_table(problem: &Nvfp4Context, table: &TensorView<'_>) -> Result<()> {
     if table.is_empty() {
         return Ok(());
     }
-    if problem.max_pages > 1 && table.strides()[1] != 1 {
+    if table.strides()[1] != 1 {
         return Err(Error::argument("page_table", Property::Layout, "unit stride along pages", table.strides()[1]));
     }
     if problem.batch > 1 && i32::try_from(table.strides()[0]).is_err() {
@@ -166,7 +166,7 @@ fn map(address: u64, dims: &[u64], strides: &[u64], box_dims: &[u32], swizzle: S
 /// The map of the queries.
 pub(super) fn queries(problem: &Nvfp4Context, schedule: &Schedule, args: &Nvfp4ContextArgs<'_>) -> Map {
     let pack = u64::from(schedule.pack);
-    let strides = strides(&args.q);
+    let strides = args.q.strides();
     let request = map(
         args.q.address(),
         &[problem.head_dim, pack, problem.total_q, problem.q_heads / pack],
@@ -183,7 +183,7 @@ pub(super) fn cache(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> [Map
     let base = |view: &TensorView<'_>| if view.is_empty() { args.q.address() } else { view.address() };
     let pages = problem.num_pages.max(1);
     let codes = |view: &TensorView<'_>| {
-        let strides = strides(view);
+        let strides = view.strides();
         map(
             base(view),
             &[problem.head_dim / 2, problem.page_tokens, problem.kv_heads, pages],
@@ -194,7 +194,7 @@ pub(super) fn cache(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> [Map
     };
     let scales = |view: &TensorView<'_>| {
         let [_, _, tokens, groups] = problem.scale_shape();
-        let strides = strides(view);
+        let strides = view.strides();
         let page = tokens * groups;
         map(
             base(view),
@@ -210,17 +210,4 @@ pub(super) fn cache(problem: &Nvfp4Context, args: &Nvfp4ContextArgs<'_>) -> [Map
         ("k_scale", "k_scale", scales(&args.k_scale)),
         ("v_scale", "v_scale", scales(&args.v_scale)),
     ]
-}
-
-/// Strides in bytes of a byte tensor, outermost first; a dimension of size 0 or 1, whose stride means nothing, gets the
-/// contiguous one.
-fn strides(view: &TensorView<'_>) -> Vec<u64> {
-    let mut contiguous = 1;
-    let mut strides = vec![0; view.shape().len()];
-    for (dimension, stride) in strides.iter_mut().enumerate().rev() {
-        let size = view.shape()[dimension];
-        *stride = if size <= 1 { contiguous } else { view.strides()[dimension] };
-        contiguous = *stride * size.max(1);
-    }
-    strides
 }
