@@ -105,21 +105,16 @@ fn failures_leak_nothing(calls: impl Fn(&Device) -> Box<dyn Calls>) {
     assert!(failures >= 4, "module load, function, allocation, launch at least; {failures}");
 }
 
-/// Each tensor in memory of the first GPU is refused by its name.
+/// Each tensor in memory of the first GPU is refused by its name, in words that name that GPU.
 fn tensors_on_the_other_gpu_are_named<I: CallInputs>(inputs: &I) {
     let (driver, [first, second]) = two_gpus();
-    let (here, there) = (Tensors::new(second, inputs).unwrap(), Tensors::new(first, inputs).unwrap());
-    for spec in inputs.specs() {
-        let mut views = here.views();
-        views.put(spec.name, there.views().need(spec.name).unwrap());
-        match here.bind(&views) {
-            Err(Error::Argument { argument, property: Property::Location, expected, given }) => {
-                assert_eq!((argument, expected.as_str()), (spec.name, "memory of cuda:1"));
-                assert!(given.contains("cuda:0"), "{given}");
-            }
-            other => panic!("{}: {other:?}", spec.name),
-        }
-    }
+    let here = Tensors::new(second, inputs).unwrap();
+    here.refuse_those_of(&first);
+    let (mut views, spec) = (here.views(), &inputs.specs()[0]);
+    let there = first.buffer(spec.bytes()).unwrap();
+    views.put(spec.name, there.view(spec.dtype, &spec.shape).unwrap());
+    let error = here.bind(&views).unwrap_err().to_string();
+    assert!(error.ends_with("which is memory of cuda:0"), "{error}");
     assert!(driver.launches().is_empty());
 }
 
@@ -143,6 +138,7 @@ fn nvfp4_context_on_the_second_gpu() {
     let spec = nvfp4_context::Spec { q_heads: 8, kv_heads: 2, q_lens: vec![4, 2], kv_lens: vec![140, 16], sinks: true };
     let mut inputs = nvfp4_context::Inputs::generate(&spec, 3);
     inputs.problem = Nvfp4Context { num_splits: Some(2), lse: true, ..inputs.problem };
+    inputs.scale_origin = nvfp4_context::ScaleOrigin::Device;
     check(&inputs);
 }
 
@@ -163,4 +159,6 @@ fn gdn_on_the_second_gpu() {
         the_callers_context_is_restored(calls);
         failures_leak_nothing(calls);
     }
+    let (_, [first, second]) = two_gpus();
+    crate::gdn::refuse_tensors_elsewhere(&second, &first);
 }

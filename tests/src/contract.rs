@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bakewell::arguments::Arguments as _;
 use bakewell::error::Property;
 use bakewell::{Arch, Bound, Buffer, DType, Device, Error, Plan, Problem, Result, Stream};
 use bakewell_conformance::CallInputs;
@@ -79,6 +80,22 @@ impl<I: CallInputs> Tensors<I> {
     pub fn bind<'a>(&self, views: &Views<'a>) -> Result<Bound<'a>> {
         self.plan.bind(self.args(views)?)
     }
+
+    /// Each tensor, the workspace included, that is on another device is refused by its name.
+    ///
+    /// # Panics
+    /// When one is not.
+    pub fn refuse_those_of(&self, elsewhere: &Device) {
+        let workspace = TensorSpec::output("workspace", DType::U8, &[self.workspace_bytes()]);
+        // A call that takes no workspace has none that could be elsewhere.
+        let workspace = self.args(&self.views()).unwrap().workspace().map(|_| workspace);
+        for spec in self.inputs.specs().into_iter().chain(workspace) {
+            let foreign = elsewhere.buffer(spec.bytes()).unwrap();
+            let mut views = self.views();
+            views.put(spec.name, foreign.view(spec.dtype, &spec.shape).unwrap());
+            assert_misplaced(self.bind(&views), spec.name, &self.device, foreign.address());
+        }
+    }
 }
 
 /// A device that records.
@@ -88,6 +105,35 @@ impl<I: CallInputs> Tensors<I> {
 pub fn recorder(arch: Arch) -> (Device, Arc<RecordingRuntime>) {
     let recording = RecordingRuntime::new(arch, arch.typical_sm_count());
     (Device::with_runtime(recording.clone()).unwrap(), recording)
+}
+
+/// Pairs of devices: of one kind, and of two.
+///
+/// # Panics
+/// When the architecture is not compiled in.
+pub fn apart(arch: Arch) -> Vec<[Device; 2]> {
+    let reference = || Device::reference().unwrap();
+    let mut pairs = vec![[reference(), reference()], [recorder(arch).0, reference()]];
+    if cfg!(feature = "emulator") {
+        let emulated = || Device::emulated(arch).unwrap();
+        pairs.extend([[emulated(), emulated()], [emulated(), reference()], [reference(), emulated()]]);
+    }
+    pairs
+}
+
+/// A tensor at this address was refused because it is not in the device's memory.
+///
+/// # Panics
+/// When it was not, or for another reason.
+#[track_caller]
+pub fn assert_misplaced<T: std::fmt::Debug>(outcome: Result<T>, name: &str, device: &Device, address: u64) {
+    match outcome {
+        Err(Error::Argument { argument, property: Property::Location, expected, given }) => {
+            assert_eq!((argument, expected), (name, format!("memory of {device}")));
+            assert!(given.contains(&format!("{address:#x}")), "{given}");
+        }
+        other => panic!("{name} on {device}: {other:?}"),
+    }
 }
 
 /// The contract of an operation, tried with inputs whose problem needs every tensor and a workspace.
@@ -183,22 +229,13 @@ impl<I: CallInputs> Contract<I> {
         self.foreign_memory_is_refused();
     }
 
-    /// Memory whose addresses the device does not have.
-    fn foreign_memory_is_refused(&self) {
-        let elsewhere = Device::reference().unwrap();
-        let foreign = elsewhere.buffer(1 << 22).unwrap();
-        let tensors = Tensors::new(Device::reference().unwrap(), &self.inputs).unwrap();
-        let workspace = TensorSpec::output("workspace", DType::U8, &[tensors.workspace_bytes()]);
-        for TensorSpec { name, dtype, shape, .. } in self.inputs.specs().into_iter().chain([workspace]) {
-            let mut views = tensors.views();
-            views.put(name, foreign.view(dtype, &shape).unwrap());
-            match tensors.bind(&views) {
-                Err(Error::Argument { argument, property: Property::Location, expected, given }) => {
-                    assert_eq!((argument, expected.as_str()), (name, "memory of reference"));
-                    assert!(given.contains(&format!("{:#x}", foreign.address())), "{given}");
-                }
-                other => panic!("{name}: {other:?}"),
-            }
+    /// Memory of another device, of the same kind and of another.
+    ///
+    /// # Panics
+    /// When a tensor is accepted.
+    pub fn foreign_memory_is_refused(&self) {
+        for [here, there] in apart(self.arch) {
+            Tensors::new(here, &self.inputs).unwrap().refuse_those_of(&there);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use bakewell_core::address_space;
+use bakewell_core::address_space::AddressSpace;
 
 use crate::check::overlap::Earlier;
 use crate::decode::{Globals, Program, decode_kernel, functions_of, initial_bytes, size_of, survey_kernel};
@@ -138,7 +138,7 @@ impl Emulator {
 
     /// As [`Emulator::new`], with addresses that no other device of the process has.
     pub(crate) fn apart(target: Target, options: Options) -> Emulator {
-        Emulator::over(GlobalMemory::starting_at(address_space::next()), target, options)
+        Emulator::over(GlobalMemory::of(AddressSpace::apart()), target, options)
     }
 
     fn over(mut memory: GlobalMemory, target: Target, options: Options) -> Emulator {
@@ -179,9 +179,14 @@ impl Emulator {
     /// Reserves `bytes` of global memory; only touched pages are backed. `name` appears in findings.
     ///
     /// # Errors
-    /// While a launch runs on another thread.
+    /// While a launch runs on another thread; no addresses are left.
     pub fn allocate(&self, name: &str, bytes: u64) -> Result<u64> {
-        self.with_memory(|memory| memory.allocate(name, bytes, 256, true))
+        self.reserve(name, bytes, 256, true)
+    }
+
+    fn reserve(&self, name: &str, bytes: u64, align: u64, writable: bool) -> Result<u64> {
+        let reserved = self.with_memory(|memory| memory.allocate(name, bytes, align, writable))?;
+        reserved.map_err(|what| Error::HostAccess(format!("{name}: {what}")))
     }
 
     /// Gives a buffer back.
@@ -222,7 +227,11 @@ impl Emulator {
     /// # Errors
     /// Where it lies instead.
     pub fn locate(&self, address: u64, bytes: u64) -> Result<()> {
-        self.memory().range(address, bytes).map(|_| ()).map_err(host_error)
+        let memory = self.memory();
+        if !memory.has_address(address) {
+            return Err(Error::HostAccess(format!("{address:#x} is not an address of this device")));
+        }
+        memory.range(address, bytes).map(|_| ()).map_err(host_error)
     }
 
     /// Makes bytes count as never written; their values stay.
@@ -254,8 +263,7 @@ impl Emulator {
         for variable in &placed {
             let (_, bytes, align) = size_of(&tree, variable)?;
             let writable = variable.space == ast::Space::Global;
-            let address =
-                self.with_memory(|memory| memory.allocate(&variable.name, bytes.max(1), align.into(), writable))?;
+            let address = self.reserve(&variable.name, bytes.max(1), align.into(), writable)?;
             globals.insert(variable.name.clone(), address);
         }
         for variable in placed {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bakewell_core::address_space::AddressSpace;
 use bakewell_core::error::Property;
-use bakewell_core::{Error, Memory, Result, address_space};
+use bakewell_core::{Error, Memory, Result};
 
 /// Bytes between allocations, so that an access past an end hits nothing.
 const GAP: u64 = 4096;
@@ -34,7 +35,7 @@ pub struct HostMemory {
 #[derive(Debug)]
 struct Space {
     buffers: BTreeMap<u64, Vec<u8>>,
-    next: u64,
+    addresses: AddressSpace,
 }
 
 impl HostMemory {
@@ -42,7 +43,7 @@ impl HostMemory {
     pub fn new(name: &str) -> HostMemory {
         HostMemory {
             name: name.to_owned(),
-            space: Mutex::new(Space { buffers: BTreeMap::new(), next: address_space::next() }),
+            space: Mutex::new(Space { buffers: BTreeMap::new(), addresses: AddressSpace::apart() }),
         }
     }
 
@@ -66,6 +67,9 @@ impl HostMemory {
 impl Space {
     /// The buffer that holds all of `[address, address + bytes)`, and the offset in it; else where the range lies.
     fn find(&mut self, address: u64, bytes: u64) -> Result<(&mut Vec<u8>, usize), String> {
+        if !self.addresses.contains(address) {
+            return Err("not an address of this device".to_owned());
+        }
         let Some((&base, buffer)) = self.buffers.range_mut(..=address).next_back() else {
             return Err("before any allocation".to_owned());
         };
@@ -85,19 +89,22 @@ impl Memory for HostMemory {
 
     fn allocate(&self, bytes: u64) -> Result<u64> {
         let refuse = || Error::argument("bytes", Property::Size, "what host memory can hold", bytes);
+        let exhausted = |what| Error::argument("bytes", Property::Size, "what the address space can hold", what);
         let size = usize::try_from(bytes).map_err(|_| refuse())?;
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size).map_err(|_| refuse())?;
         buffer.resize(size, 0xFF);
         let mut space = self.space();
-        let address = space.next;
-        space.next = (address + bytes + GAP).next_multiple_of(GAP);
+        let address = space.addresses.reserve(bytes, GAP, GAP).map_err(exhausted)?;
         space.buffers.insert(address, buffer);
         Ok(address)
     }
 
     fn free(&self, address: u64) {
-        self.space().buffers.remove(&address);
+        let mut space = self.space();
+        if space.buffers.remove(&address).is_some() {
+            space.addresses.release(address);
+        }
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
@@ -157,7 +164,7 @@ mod tests {
         let memory = HostMemory::new("reference");
         let address = memory.allocate(8).unwrap();
         assert_eq!(memory.locate(address, 8), Ok(()));
-        assert_eq!(memory.locate(8, 8).unwrap_err(), "before any allocation");
+        assert_eq!(memory.locate(8, 8).unwrap_err(), "not an address of this device");
         assert_eq!(memory.locate(address + 1, u64::MAX).unwrap_err(), "past the end of the address space");
         memory.free(address);
         assert!(memory.read(address, &mut [0]).is_err());

@@ -4,9 +4,9 @@
 use bakewell::error::Property;
 use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Input, Pins, Sequences};
 use bakewell::{Arch, DType, Device, TensorView};
-use bakewell_tests::contract::recorder;
+use bakewell_tests::contract::{apart, recorder};
 
-use super::tensors::{Tensors, assert_refused, problem, refused_everywhere};
+use super::tensors::{Tensors, assert_refused, problem, refuse_tensors_elsewhere, refused_everywhere};
 
 /// The problem is refused when it is planned.
 #[track_caller]
@@ -241,14 +241,12 @@ fn outputs_are_dense_and_apart() {
     });
     refused("o", Property::Alias, |t, args| args.o = t.view("v", DType::Bf16, &[1, 7, 4, 128]));
     refused_backward("dq", Property::Alias, |t, args| args.dq = t.view("dk", DType::Bf16, &[1, 7, 2, 128]));
-    let (other, shape) = (Device::reference().unwrap(), [1, 7, 2, 128]);
-    let elsewhere = other.buffer(1 << 20).unwrap();
-    let tensors = Tensors::new(&problem());
-    // An address that only the other device's memory has.
-    let far = elsewhere.strided_view(0, DType::Bf16, &shape, &[1792, 256, 128, 1]).unwrap();
-    if tensors.forward.device().memory().locate(far.address(), 1).is_err() {
-        let args = ForwardArgs { q: far, ..tensors.forward_args() };
-        assert_refused(tensors.forward.bind(args), "q", Property::Location);
+}
+
+#[test]
+fn tensors_of_another_device() {
+    for [here, there] in apart(Arch::Sm90) {
+        refuse_tensors_elsewhere(&here, &there);
     }
 }
 

@@ -24,6 +24,8 @@ use bakewell_conformance::engines::Engines;
 use bakewell_conformance::gdn::{Expected, Inputs, Judgement, Place, judge, run};
 use bakewell_conformance::{Golden, Outputs};
 use bakewell_tests::data;
+#[cfg(feature = "cuda")]
+pub(crate) use tensors::refuse_tensors_elsewhere;
 
 /// Runs a check on the reference, a GPU if there is one, and the emulator as two architectures: one with the scans on
 /// warpgroup products, one on tensor memory. What a program computes does not depend on the architecture that it is compiled

@@ -3,7 +3,7 @@
 use bakewell::error::Property;
 use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Sequences};
 use bakewell::{Arch, Buffer, DType, Device, Error, Plan, TensorView};
-use bakewell_tests::contract::recorder;
+use bakewell_tests::contract::{assert_misplaced, recorder};
 use bakewell_tests::recording::Call;
 use bakewell_tests::runs::with_stride_of_one;
 
@@ -62,6 +62,12 @@ impl Tensors {
         }
     }
 
+    /// Puts a tensor into memory of its own somewhere else.
+    pub(super) fn move_to(&mut self, name: &str, device: &Device) {
+        let at = NAMES.iter().position(|known| *known == name).unwrap_or(NAMES.len());
+        self.buffers[at] = device.buffer(self.buffers[at].bytes()).unwrap();
+    }
+
     pub(super) fn forward_args(&self) -> ForwardArgs<'_> {
         let problem = &self.forward.problem().0;
         let (q, v, gates, state) = (problem.q_shape(), problem.v_shape(), problem.gate_shape(), problem.state_shape());
@@ -115,6 +121,34 @@ pub(super) fn assert_refused<T: std::fmt::Debug>(outcome: bakewell::Result<T>, a
         }
         other => panic!("accepted: {other:?}"),
     }
+}
+
+/// Each tensor of both calls, tape and workspace included, that is elsewhere is refused by its name.
+pub(crate) fn refuse_tensors_elsewhere(here: &Device, elsewhere: &Device) {
+    let outputs_of_backward = ["do", "dht", "dq", "dk", "dv", "dg", "dbeta", "dh0"];
+    for name in NAMES.into_iter().chain(["dh0"]) {
+        let mut tensors = Tensors::on(here, &problem());
+        if name == "tape" && tensors.forward.tape_bytes() == 0 {
+            // Nothing of it is anywhere.
+            continue;
+        }
+        tensors.move_to(name, elsewhere);
+        let address = tensors.buffer(name).address();
+        if !outputs_of_backward.contains(&name) {
+            assert_misplaced(tensors.forward.bind(tensors.forward_args()), name, here, address);
+        }
+        if !["o", "ht"].contains(&name) {
+            assert_misplaced(tensors.backward.bind(tensors.backward_args()), name, here, address);
+        }
+    }
+    let tensors = Tensors::on(here, &problem());
+    let most = tensors.forward.workspace_bytes().max(tensors.backward.workspace_bytes()).max(256);
+    let memory = elsewhere.buffer(most).unwrap();
+    let workspace = Some(memory.view(DType::U8, &[most]).unwrap());
+    let forward = tensors.forward.bind(ForwardArgs { workspace, ..tensors.forward_args() });
+    let backward = tensors.backward.bind(BackwardArgs { workspace, ..tensors.backward_args() });
+    assert_misplaced(forward, "workspace", here, memory.address());
+    assert_misplaced(backward, "workspace", here, memory.address());
 }
 
 /// Both kinds of device refuse what `attempt` binds or plans, and the one that records has seen no call for it. `attempt` is

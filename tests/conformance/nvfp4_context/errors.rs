@@ -5,7 +5,7 @@ use bakewell::nvfp4_context::decide::decide;
 use bakewell::nvfp4_context::{CacheLayout, Nvfp4Context, Nvfp4ContextArgs, Scale};
 use bakewell::{Arch, Architecture, DType, Device, Error};
 use bakewell_conformance::HostTensor;
-use bakewell_conformance::nvfp4_context::{Inputs, Spec};
+use bakewell_conformance::nvfp4_context::{Inputs, ScaleOrigin, Spec};
 use bakewell_tests::contract::{Contract, Tensors, recorder};
 
 /// A problem that needs every tensor and a workspace.
@@ -34,6 +34,14 @@ fn refused_strides(name: &'static str, dtype: DType, shape: &[u64], strides: &[u
 #[test]
 fn malformed_tensors() {
     contract().every_tensor_is_checked();
+}
+
+/// With every tensor that there can be: factors on the device too.
+#[test]
+fn tensors_of_another_device() {
+    let mut contract = contract();
+    contract.inputs.scale_origin = ScaleOrigin::Device;
+    contract.foreign_memory_is_refused();
 }
 
 #[test]

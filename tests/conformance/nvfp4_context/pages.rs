@@ -44,6 +44,7 @@ fn malformed_tensors() {
         });
     }
     contract.outputs_overlap_nothing();
+    contract.foreign_memory_is_refused();
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use bakewell_core::address_space::AddressSpace;
+
 use super::AccessError;
 use crate::exec::side_by_side;
 
@@ -11,8 +13,6 @@ pub const PAGE_BYTES: u64 = 1 << 16;
 const PAGE_WORDS: usize = (PAGE_BYTES / 4) as usize;
 /// Pages of one directory chunk: 64 MiB.
 const CHUNK_PAGES: u64 = 1024;
-/// First address handed out where nothing else is asked for.
-const BASE: u64 = 0x0000_0100_0000_0000;
 /// Unmapped bytes between two buffers.
 const GUARD: u64 = 1 << 21;
 /// Locks for accesses wider than a word that must be indivisible.
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Allocation {
 pub struct GlobalMemory {
     /// Sorted by address.
     allocations: Vec<Allocation>,
-    next: u64,
+    addresses: AddressSpace,
     /// Whether reads of bytes that nobody wrote are faults.
     pub check_init: bool,
     locks: [Mutex<()>; LOCKS],
@@ -118,30 +118,37 @@ pub struct GlobalMemory {
 
 impl Default for GlobalMemory {
     fn default() -> Self {
-        GlobalMemory::starting_at(BASE)
+        GlobalMemory::of(AddressSpace::whole())
     }
 }
 
 impl GlobalMemory {
-    /// Empty memory whose first buffer lies at `base`.
-    pub fn starting_at(base: u64) -> GlobalMemory {
-        GlobalMemory { allocations: Vec::new(), next: base, check_init: true, locks: [const { Mutex::new(()) }; LOCKS] }
+    /// Empty memory whose buffers have these addresses.
+    pub fn of(addresses: AddressSpace) -> GlobalMemory {
+        GlobalMemory { allocations: Vec::new(), addresses, check_init: true, locks: [const { Mutex::new(()) }; LOCKS] }
     }
 
-    /// Reserves `size` bytes; pages are backed when touched. The address is a multiple of `align`, at least 256.
-    pub fn allocate(&mut self, name: &str, size: u64, align: u64, writable: bool) -> u64 {
-        let align = align.max(256);
-        let base = self.next.next_multiple_of(align);
-        self.next = (base + size + GUARD).next_multiple_of(PAGE_BYTES);
+    /// Reserves `size` bytes; pages are backed when touched. The address is a multiple of `align` and of 2^16.
+    ///
+    /// # Errors
+    /// A sentence, when the address space has no room for it.
+    pub fn allocate(&mut self, name: &str, size: u64, align: u64, writable: bool) -> Result<u64, String> {
+        let base = self.addresses.reserve(size, align.max(PAGE_BYTES), GUARD)?;
         let chunks = size.div_ceil(PAGE_BYTES * CHUNK_PAGES);
-        self.allocations.push(Allocation {
+        let allocation = Allocation {
             name: name.to_string(),
             base,
             size,
             writable,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
-        });
-        base
+        };
+        self.allocations.insert(self.allocations.partition_point(|a| a.base < base), allocation);
+        Ok(base)
+    }
+
+    /// Whether an address is one that a buffer may have.
+    pub fn has_address(&self, address: u64) -> bool {
+        self.addresses.contains(address)
     }
 
     /// Removes the buffer that starts at `base`; false when there is none.
@@ -149,6 +156,7 @@ impl GlobalMemory {
         match self.allocations.binary_search_by_key(&base, |a| a.base) {
             Ok(index) => {
                 self.allocations.remove(index);
+                self.addresses.release(base);
                 true
             }
             Err(_) => false,
@@ -489,12 +497,14 @@ fn copy_in(words: &[AtomicU32], start: usize, data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use bakewell_core::address_space::SPAN;
+
     use super::*;
 
     #[test]
     fn terabytes_are_reserved_and_only_touched_pages_backed() {
         let mut memory = GlobalMemory::default();
-        let base = memory.allocate("kv", 4 << 40, 256, true);
+        let base = memory.allocate("kv", 4 << 40, 256, true).unwrap();
         let far = base + (3 << 40) + PAGE_BYTES - 3;
         memory.write(far, &[1, 2, 3, 4, 5, 6, 7]).unwrap();
         let mut out = [0; 7];
@@ -502,11 +512,31 @@ mod tests {
         assert_eq!(out, [1, 2, 3, 4, 5, 6, 7]);
     }
 
+    /// The last byte of a space, no byte behind it, and addresses that come round again, in order.
+    #[test]
+    fn a_space_that_is_full_is_an_error() {
+        let mut memory = GlobalMemory::of(AddressSpace::apart());
+        let most = SPAN - GUARD;
+        assert!(memory.allocate("kv", most + 1, 256, true).unwrap_err().starts_with("no "));
+        let base = memory.allocate("kv", most, 256, true).unwrap();
+        memory.write(base + most - 1, &[7]).unwrap();
+        assert!(memory.allocate("q", 1, 256, true).is_err());
+        assert!(memory.free(base));
+        let [a, b, c] = ["a", "b", "c"].map(|name| memory.allocate(name, SPAN / 4, 256, true).unwrap());
+        assert!(memory.free(b));
+        let high = memory.allocate("high", SPAN / 4 - 4 * GUARD, 256, true).unwrap();
+        let low = memory.allocate("low", SPAN / 4, 256, true).unwrap();
+        assert_eq!((low, high > c), (b, true));
+        let addresses: Vec<u64> = memory.allocations().iter().map(|allocation| allocation.base).collect();
+        assert_eq!(addresses, [a, b, c, high]);
+        assert_eq!(memory.find(b + 5).unwrap().name, "low");
+    }
+
     #[test]
     fn faults_name_the_buffer() {
         let mut memory = GlobalMemory::default();
-        let base = memory.allocate("q", 64, 256, true);
-        memory.allocate("k", 64, 256, true);
+        let base = memory.allocate("q", 64, 256, true).unwrap();
+        memory.allocate("k", 64, 256, true).unwrap();
         let past = memory.read(base + 60, &mut [0; 8]).unwrap_err();
         assert_eq!(past, AccessError::OutOfBounds("8 bytes at q + 60".to_string()));
         let past = memory.read(base + 80, &mut [0; 8]).unwrap_err();
