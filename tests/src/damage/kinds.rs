@@ -35,6 +35,16 @@ pub enum Kind {
     PastEnd,
     /// The last coordinate of a tensor copy is far outside.
     Coordinate,
+    /// Tensor memory is not given back.
+    Leak,
+    /// `setmaxnreg` asks for more registers than were given back, or gives none back.
+    Registers,
+    /// Half of a warp goes round an `.aligned` instruction.
+    Diverged,
+    /// Lanes of tensor memory are those of the neighbouring warp.
+    Lane,
+    /// Bulk stores are not committed to a group, or one group more may be in flight behind a wait for them.
+    Store,
 }
 
 impl Kind {
@@ -61,6 +71,12 @@ const TENSOR_ACCESSES: &[&str] = &["tcgen05.mma", "tcgen05.ld", "tcgen05.st", "t
 /// Bit 62 of a descriptor: it makes 32 of a swizzle of 128 bytes and nothing of 64 (wgmma), or nothing of 128 (tcgen05).
 const SWIZZLE_BIT: u64 = 1 << 62;
 
+/// The neighbouring quarter of the lanes of tensor memory, in an address.
+const NEIGHBOURS_LANES: u32 = 32 << 16;
+
+/// Registers come in steps of 8, and where register files do not divide by the warps a pool has one step to spare.
+const MORE_REGISTERS: u32 = 16;
+
 /// What each kind makes of an instruction. `described`: the program has matrix descriptors.
 fn changes(statement: &Statement<'_>, described: bool) -> Vec<(Kind, String)> {
     let gone = |kind| vec![(kind, String::new())];
@@ -75,17 +91,24 @@ fn changes(statement: &Statement<'_>, described: bool) -> Vec<(Kind, String)> {
         some(Kind::Bytes, more(2, 16))
     } else if starts(&["mbarrier.arrive", "tcgen05.commit"]) {
         gone(Kind::Arrival)
+    } else if starts(&["tcgen05.dealloc"]) {
+        gone(Kind::Leak)
+    } else if starts(&["setmaxnreg.dec"]) {
+        gone(Kind::Registers)
+    } else if starts(&["setmaxnreg.inc"]) {
+        some(Kind::Registers, statement.with_count(MORE_REGISTERS))
+    } else if starts(&["tcgen05.ld", "tcgen05.st"]) {
+        let others = |address: &str| format!("xor.b32 damaged, {address}, {NEIGHBOURS_LANES};");
+        some(Kind::Lane, statement.address(0).and_then(|address| statement.with(address.operand, "b32", others)))
+    } else if starts(&["cp.async.bulk.commit_group"]) {
+        gone(Kind::Store)
+    } else if starts(&["cp.async.bulk.wait_group"]) {
+        [gone(Kind::Wait), some(Kind::Store, statement.with_count(1))].concat()
     } else if starts(&["mbarrier.try_wait.parity"]) {
         let passed = format!("{}setp.eq.u32 {}, 0, 0;", statement.guard, statement.operands()[0]);
         let other = statement.with(2, "b32", |parity| format!("xor.b32 damaged, {parity}, 1;"));
         [some(Kind::Phase, other), vec![(Kind::Wait, passed)]].concat()
-    } else if starts(&[
-        "tcgen05.wait",
-        "wgmma.wait_group",
-        "cp.async.bulk.wait_group",
-        "cp.async.wait",
-        "griddepcontrol.wait",
-    ]) {
+    } else if starts(&["tcgen05.wait", "wgmma.wait_group", "cp.async.wait", "griddepcontrol.wait"]) {
         gone(Kind::Wait)
     } else if starts(&["bar.sync", "barrier.cta.sync", "barrier.sync", "barrier.cluster.wait"]) {
         gone(Kind::Barrier)
@@ -100,6 +123,18 @@ fn changes(statement: &Statement<'_>, described: bool) -> Vec<(Kind, String)> {
     } else {
         Vec::new()
     }
+}
+
+/// Half of a warp goes round an instruction for whole warps.
+fn diverged(statement: &Statement<'_>) -> Option<String> {
+    let whole_warps = statement.opcode.contains(".aligned") || statement.starts(&["bar.sync"]);
+    let Statement { guard, opcode, operands } = statement;
+    whole_warps.then(|| {
+        format!(
+            "{{ .reg .b32 lane; .reg .pred damaged; mov.u32 lane, %laneid; setp.ge.u32 damaged, lane, 16; \
+             @damaged bra round; {guard}{opcode} {operands}; round: }}"
+        )
+    })
 }
 
 /// The release of a slot moved before the reads that it comes behind, as far as its operands allow.
@@ -201,7 +236,8 @@ pub(super) fn damages(text: &str, executed: impl Fn(u32) -> bool, survey: &Surve
         if statement.starts(&["mbarrier.try_wait"]) && !survey.waited.contains(&number) {
             continue;
         }
-        let changed = changes(&statement, described).into_iter();
+        let diverged = diverged(&statement).map(|text| (Kind::Diverged, text));
+        let changed = changes(&statement, described).into_iter().chain(diverged);
         let damages = changed.map(|(kind, text)| Damage {
             kind,
             line: number,

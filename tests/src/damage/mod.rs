@@ -187,6 +187,11 @@ fn tells(finding: &Finding, damage: &Damage) -> bool {
                 let past = names(&["past the end of a buffer", "at a buffer of", "at shared offset"]);
                 finding.kind == Fault::OutOfBounds && finding.line == damage.line && past
             }
+            Kind::Leak => finding.kind == Fault::Leak && names(&["tensor-memory columns"]),
+            Kind::Lane => finding.kind == Fault::TensorMemory && finding.line == damage.line && names(&["owns lanes"]),
+            Kind::Registers => names(&["registers", "setmaxnreg"]),
+            // Half a warp that went round a barrier may also show what it then does too early.
+            Kind::Diverged if finding.line == damage.line => names(&["lanes"]),
             _ => names(&[
                 "barrier",
                 "a buffer of",

@@ -74,6 +74,14 @@ impl<'a> Statement<'a> {
         Some(format!("{{ .reg .{ty} damaged; {} {guard}{opcode} {operands}; }}", prepare(inner)))
     }
 
+    /// The instruction with `more` added to its last operand, a number.
+    pub(super) fn with_count(&self, more: u32) -> Option<String> {
+        let Statement { guard, opcode, operands } = self;
+        let (before, last) = operands.split_at(operands.rfind(char::is_whitespace).unwrap_or(0));
+        let count: u32 = last.trim().parse().ok()?;
+        Some(format!("{guard}{opcode} {before} {};", count + more))
+    }
+
     /// The last coordinate of a tensor copy replaced by one far outside.
     pub(super) fn outside(&self) -> Option<String> {
         let Statement { guard, opcode, operands } = self;
