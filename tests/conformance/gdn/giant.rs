@@ -1,10 +1,10 @@
-//! Inputs whose later tokens lie past 2^31 elements: places must be 64-bit.
+//! Inputs whose later tokens lie past 2^31 and 2^32 bytes and elements: places must be 64-bit.
 
 use bakewell_conformance::gdn::{Case, Place};
 
 use super::{equal, on_some_engines, outputs};
 
-/// Tokens 63 and 64 lie on either side of 2^31 elements.
+/// 69 tokens, so that the last ones are past 2^32 elements.
 #[test]
 fn tokens_past_32_bits_are_the_right_ones() {
     for (heads, value_heads) in [(2, 2), (1, 3)] {

@@ -25,7 +25,8 @@ pub enum Place {
     Gapped,
     /// Odd strides and addresses: every input is copied first.
     Copied,
-    /// Tokens 2^25 elements apart: the 65th lies past 2^31 elements, and nothing lies between.
+    /// Tokens 2^26 elements apart, and nothing between: the 17th and 33rd of two-byte elements lie past 2^31 and 2^32 bytes,
+    /// the 33rd and 65th past as many elements.
     Giant,
 }
 
@@ -43,7 +44,7 @@ struct Placed {
 }
 
 /// Elements between the tokens of [`Place::Giant`].
-const GIANT_STRIDE: u64 = 1 << 25;
+const GIANT_STRIDE: u64 = 1 << 26;
 
 /// Elements after each head, each token, each batch row, and bytes before the tensor.
 #[derive(Clone, Copy)]

@@ -1,7 +1,8 @@
 //! Stages on tensors whose places need 64 bits, gradients and states included: the bits of small tensors.
 //!
 //! Tensors of tokens and of chunks are moved to the ends of sparse buffers, and the tables say so. The second of two chunks
-//! starts with the first row of `q` and the first matrix of `h` that lie 2^31 elements into their buffers.
+//! starts with the first row of `q` and the first matrix of `h` that lie 2^31 or 2^32 elements into their buffers: 2^32 bytes,
+//! or 2^33. Gates, of 64 times fewer bytes than values, lie past 2^31 where no device has memory for the values.
 
 use bakewell::emulator::CompletionPolicy;
 use bakewell::schedule::Schedule;
@@ -15,12 +16,10 @@ use super::inputs::{Case, DIM, Inputs};
 use super::model;
 use super::staged::Staged;
 
-/// Rows of a key head before 2^31 elements.
-const TOKENS: usize = (1 << 31) / DIM;
+/// Elements of `q` and of `h` before those of the second chunk.
+const BEFORE: [usize; 2] = [1 << 31, 1 << 32];
 /// So many value heads that few chunks have 2^31 elements of states.
 const VALUE_HEADS: usize = 8;
-/// Chunks before 2^31 elements.
-const CHUNKS: usize = (1 << 31) / (DIM * DIM * VALUE_HEADS);
 
 fn case() -> Case {
     Case { value_heads: VALUE_HEADS, lengths: &[CHUNK_TOKENS as usize, 40], l2norm: true, ..Case::default() }
@@ -32,6 +31,7 @@ struct Moved<'a> {
     schedule: &'a Gdn,
     block: ParamBlock,
     tensors: Vec<Tensor>,
+    before: usize,
 }
 
 /// A tensor where it was, and where it is now.
@@ -50,8 +50,8 @@ struct Rows {
 }
 
 impl<'a> Moved<'a> {
-    fn new(staged: &'a Staged<'a>, schedule: &'a Gdn, block: ParamBlock) -> Moved<'a> {
-        Moved { staged, schedule, block, tensors: Vec::new() }
+    fn new(staged: &'a Staged<'a>, schedule: &'a Gdn, block: ParamBlock, before: usize) -> Moved<'a> {
+        Moved { staged, schedule, block, tensors: Vec::new(), before }
     }
 
     fn device(&self) -> &Device {
@@ -59,12 +59,17 @@ impl<'a> Moved<'a> {
     }
 
     fn tokens(&self) -> Rows {
-        Rows { first: TOKENS - CHUNK_TOKENS as usize, count: self.staged.inputs.rows }
+        Rows { first: self.before / DIM - CHUNK_TOKENS as usize, count: self.staged.inputs.rows }
+    }
+
+    /// Chunks before the first.
+    fn padding(&self) -> usize {
+        self.before / (DIM * DIM * VALUE_HEADS) - 1
     }
 
     /// Without padding.
     fn chunks(&self) -> Rows {
-        Rows { first: CHUNKS - 1, count: self.staged.inputs.chunks().len() - 1 }
+        Rows { first: self.padding(), count: self.staged.inputs.chunks().len() - 1 }
     }
 
     /// The address in a field of the block.
@@ -129,7 +134,7 @@ impl<'a> Moved<'a> {
         let chunks = self.staged.inputs.chunks();
         let tokens = self.tokens().first as u32;
         let moved = chunks.into_iter().map(|chunk| Chunk { first_token: chunk.first_token + tokens, ..chunk });
-        let table = std::iter::repeat_n(Chunk::PADDING, CHUNKS - 1).chain(moved);
+        let table = std::iter::repeat_n(Chunk::PADDING, self.padding()).chain(moved);
         let buffer = self.device().upload(&table.flat_map(Chunk::to_bytes).collect::<Vec<_>>()).unwrap();
         self.block.pointer("chunks", buffer.address()).unwrap();
         buffer
@@ -146,7 +151,8 @@ impl<'a> Moved<'a> {
     /// The table of segments, of chunks behind the padding.
     fn segment_table(&mut self) -> Buffer {
         let (segments, _) = self.staged.inputs.segments();
-        let behind = |segment: &Segment| Segment { first_chunk: segment.first_chunk + CHUNKS as u32 - 1, ..*segment };
+        let padding = self.padding() as u32;
+        let behind = |segment: &Segment| Segment { first_chunk: segment.first_chunk + padding, ..*segment };
         let table: Vec<u8> = segments.iter().flat_map(|segment| behind(segment).to_bytes()).collect();
         let buffer = self.device().upload(&table).unwrap();
         self.block.pointer("segments", buffer.address()).unwrap();
@@ -169,6 +175,11 @@ impl<'a> Moved<'a> {
     }
 }
 
+/// Each of these in each place.
+fn by_place<T: Copy, const N: usize>(of: [T; N]) -> impl Iterator<Item = (T, usize)> {
+    of.into_iter().flat_map(|one| BEFORE.map(|before| (one, before)))
+}
+
 #[test]
 fn tails_reach_past_32_bits() {
     let known = Known::new(&case(), false);
@@ -176,12 +187,12 @@ fn tails_reach_past_32_bits() {
     let staged = Staged::new(&device, &known.inputs).unwrap();
     let returned = known.returned(&staged);
     let tape = returned.tape_from(&known.forward).unwrap();
-    for engine in [Engine::Registers, Engine::Wgmma] {
+    for (engine, before) in by_place([Engine::Registers, Engine::Wgmma]) {
         let schedule = staged.schedules_on(engine, Stage::Tail).next().expect("a program of the stage");
         let adjoint = returned.adjoint_from(&known.backward).unwrap();
         let gradients = returned.gradients(adjoint.dv).unwrap();
         let block = returned.tail_block(schedule, &gradients, &adjoint.dh, &tape).unwrap();
-        let mut moved = Moved::new(&staged, schedule, block.clone());
+        let mut moved = Moved::new(&staged, schedule, block.clone(), before);
         let rows = moved.tokens();
         moved.inputs("grad_o");
         for name in ["v_new", "dv"] {
@@ -196,7 +207,8 @@ fn tails_reach_past_32_bits() {
         moved.states("h");
         moved.states("dh");
         let _table = moved.chunk_table();
-        moved.block.u32("chunk_count", (CHUNKS - 1 + staged.inputs.chunks().len()) as u32).unwrap();
+        let chunks = moved.padding() + staged.inputs.chunks().len();
+        moved.block.u32("chunk_count", chunks as u32).unwrap();
         moved.launch(16);
         staged.launch(schedule, 2, &block).unwrap();
         moved.compare();
@@ -209,11 +221,11 @@ fn adjoints_reach_past_32_bits() {
     let device = emulated(Arch::Sm90, 2, CompletionPolicy::Random);
     let staged = Staged::new(&device, &known.inputs).unwrap();
     let returned = known.returned(&staged);
-    for engine in [Engine::Registers, Engine::Wgmma] {
+    for (engine, before) in by_place([Engine::Registers, Engine::Wgmma]) {
         let schedule = staged.schedules_on(engine, Stage::Adjoint).next().expect("a program of the stage");
         let scanned = returned.adjoint_from(&known.backward).unwrap();
         let block = returned.adjoint_block(schedule, None, &scanned).unwrap();
-        let mut moved = Moved::new(&staged, schedule, block.clone());
+        let mut moved = Moved::new(&staged, schedule, block.clone(), before);
         moved.inputs("grad_o");
         moved.heads("dv", VALUE_HEADS);
         moved.states("dh");
@@ -230,8 +242,8 @@ fn adjoints_reach_past_32_bits() {
 fn scans_reach_past_32_bits() {
     let inputs = Inputs::new(&case());
     let model = model::Forward::of(&inputs);
-    for (arch, engine) in [(Arch::Sm90, Engine::Registers), (Arch::Sm90, Engine::Wgmma), (Arch::Sm100, Engine::Tcgen05)]
-    {
+    let engines = [(Arch::Sm90, Engine::Registers), (Arch::Sm90, Engine::Wgmma), (Arch::Sm100, Engine::Tcgen05)];
+    for ((arch, engine), before) in by_place(engines) {
         let device = emulated(arch, 3, CompletionPolicy::Random);
         let staged = Staged::new(&device, &inputs).unwrap();
         staged.prepare_from(&model).unwrap();
@@ -240,7 +252,7 @@ fn scans_reach_past_32_bits() {
             let scanned = staged.scanned().unwrap();
             let output = schedule.engine != Engine::Registers || stage == Stage::Scan;
             let block = staged.scan_block_with(schedule, None, &scanned, output).unwrap();
-            let mut moved = Moved::new(&staged, schedule, block.clone());
+            let mut moved = Moved::new(&staged, schedule, block.clone(), before);
             moved.inputs("v");
             moved.heads("v_new", VALUE_HEADS);
             if output {
