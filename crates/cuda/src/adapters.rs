@@ -20,6 +20,9 @@ use bakewell_core::error::Property;
 use bakewell_core::{DType, Dims, Error, Result, Stream, TensorView};
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 
+#[cfg(test)]
+mod tests;
+
 /// A Rust type that is the element of a tensor.
 pub trait Element {
     /// Element type.
@@ -78,9 +81,7 @@ pub fn tensor<'a, T: Element, S: DevicePtr<T>>(
     stream: &'a CudaStream,
     shape: &[u64],
 ) -> Result<Tensor<'a>> {
-    check_len(slice.len(), shape)?;
-    let (address, order) = slice.device_ptr(stream);
-    Ok(Tensor { view: contiguous::<T>(address, shape)?, _order: order })
+    placed::<T>(slice.len(), shape, || slice.device_ptr(stream))
 }
 
 /// An output tensor of `shape` at the start of a slice or view.
@@ -92,49 +93,24 @@ pub fn tensor_mut<'a, T: Element, S: DevicePtrMut<T>>(
     stream: &'a CudaStream,
     shape: &[u64],
 ) -> Result<Tensor<'a>> {
-    check_len(slice.len(), shape)?;
-    let (address, order) = slice.device_ptr_mut(stream);
-    Ok(Tensor { view: contiguous::<T>(address, shape)?, _order: order })
+    placed::<T>(slice.len(), shape, || slice.device_ptr_mut(stream))
 }
 
-fn check_len(len: usize, shape: &[u64]) -> Result<()> {
-    let wanted = Dims::new(shape)?.product()?;
+/// The tensor at the start of `len` elements of a slice. Its pointer, whose asking orders work, is asked for when all else is
+/// known to be right.
+fn placed<'a, T: Element>(
+    len: usize,
+    shape: &[u64],
+    pointer: impl FnOnce() -> (u64, SyncOnDrop<'a>),
+) -> Result<Tensor<'a>> {
+    let dims = Dims::new(shape)?;
+    let wanted = dims.product()?;
     if wanted > len as u64 {
         return Err(Error::argument("slice", Property::Size, format!("{wanted} elements for shape {shape:?}"), len));
     }
-    Ok(())
-}
-
-fn contiguous<'a, T: Element>(address: u64, shape: &[u64]) -> Result<TensorView<'a>> {
-    let strides = Dims::new(shape)?.contiguous_strides();
-    // SAFETY: the slice is borrowed for `'a` and has the elements of the shape, checked by `check_len`. `Tensor`
-    // orders work on its stream before and after cudarc's own, and a mutable borrow gives an output alone.
-    unsafe { TensorView::from_raw(address, T::DTYPE, shape, strides.as_slice()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn element_sizes_agree_with_the_rust_types() {
-        fn check<T: Element>() {
-            assert_eq!(T::DTYPE.bytes(), size_of::<T>() as u64);
-        }
-        check::<half::f16>();
-        check::<half::bf16>();
-        check::<f32>();
-        check::<f64>();
-        check::<u8>();
-        check::<i32>();
-        check::<u32>();
-        check::<i64>();
-    }
-
-    #[test]
-    fn a_slice_that_is_too_short_is_refused() {
-        check_len(6, &[2, 3]).unwrap();
-        let text = check_len(5, &[2, 3]).unwrap_err().to_string();
-        assert_eq!(text, "slice: expected 6 elements for shape [2, 3], got 5");
-    }
+    let (address, order) = pointer();
+    // SAFETY: the slice is borrowed for `'a` and has the elements of the shape, as was checked. `Tensor` orders work on
+    // its stream before and after cudarc's own, and a mutable borrow gives an output alone.
+    let view = unsafe { TensorView::from_raw(address, T::DTYPE, shape, dims.contiguous_strides().as_slice()) }?;
+    Ok(Tensor { view, _order: order })
 }

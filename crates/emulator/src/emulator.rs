@@ -291,7 +291,8 @@ impl Emulator {
         let earlier = if launch.overlaps { unfinished } else { Earlier::from([]) };
         let id = self.launches.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let workspace = if program.is_cooperative() { self.grid_workspace()? } else { 0 };
-        let grid = Arc::new(Grid::new(shape, id, workspace));
+        let first = self.options.first_cluster.as_ref().map_or(0, |first| first(kernel, shape.cluster_count()));
+        let grid = Arc::new(Grid::new(shape, id, workspace, first));
         let run = Run::new(program, grid, params, self.memory(), (self.options.clone(), self.target), earlier);
         tracing::debug!(kernel, ?shape, "emulate");
         let (report, unfinished) = run.run();

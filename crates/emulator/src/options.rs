@@ -46,6 +46,9 @@ pub type ObserverFactory = Arc<dyn Fn(&LaunchShape, &Program) -> Box<dyn Observe
 /// Changes the text of a program of this name.
 pub type Patch = Arc<dyn Fn(&str, String) -> String + Send + Sync>;
 
+/// The first cluster of a launch that runs, from the kernel's name and the number of clusters.
+pub type FirstCluster = Arc<dyn Fn(&str, u64) -> u64 + Send + Sync>;
+
 /// Options of an emulator.
 #[derive(Clone)]
 pub struct Options {
@@ -74,6 +77,8 @@ pub struct Options {
     pub stop_at_finding: bool,
     /// Changes the PTX of a program, by name, before [`EmulatedRuntime`](crate::EmulatedRuntime) loads it: for tests that damage one.
     pub patch: Option<Patch>,
+    /// Leaves out the first clusters of launches that are too large to run as a whole.
+    pub first_cluster: Option<FirstCluster>,
     /// Makes a checker for each cluster in place of the one that `checks.order` asks for.
     pub observer: Option<ObserverFactory>,
 }
@@ -94,6 +99,7 @@ impl Options {
             deny_warnings: false,
             stop_at_finding: false,
             patch: None,
+            first_cluster: None,
             observer: None,
         }
     }

@@ -17,12 +17,12 @@ use crate::mock::{FakeDevice, RecordingDriver};
 const H200: FakeDevice = FakeDevice::new((9, 0), 132);
 
 /// Two devices of one kind.
-fn two_devices() -> Arc<RecordingDriver> {
+pub(crate) fn two_devices() -> Arc<RecordingDriver> {
     RecordingDriver::new(&[H200, H200])
 }
 
 /// The runtime of a device, its opening calls already taken from the record.
-fn open(driver: &Arc<RecordingDriver>, ordinal: u32) -> Arc<CudaRuntime> {
+pub(crate) fn open(driver: &Arc<RecordingDriver>, ordinal: u32) -> Arc<CudaRuntime> {
     let runtime = CudaRuntime::with_driver(driver.clone(), ordinal).unwrap();
     driver.take_calls();
     runtime

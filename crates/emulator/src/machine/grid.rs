@@ -65,13 +65,13 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// A grid of which nothing is launched.
-    pub fn new(shape: LaunchShape, id: u64, workspace: u64) -> Grid {
+    /// A grid of which nothing is launched, and of whose clusters those before `first` never will be.
+    pub fn new(shape: LaunchShape, id: u64, workspace: u64, first: u64) -> Grid {
         Grid {
             shape,
             id,
             workspace,
-            next: AtomicU64::new(0),
+            next: AtomicU64::new(first),
             progress: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         }
