@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Also warn about generic reads of shared memory that a copy overwrites without fence.proxy.async between.
     #[arg(long)]
     read_fences: bool,
+    /// Also warn about mbarriers that a CTA leaves in a phase with some of its arrivals and not all.
+    #[arg(long)]
+    open_phases: bool,
 }
 
 /// A minute or so of one core: a foreign kernel that takes longer has more likely no end.
@@ -132,6 +135,7 @@ fn run(
     let mut options = with_seed(Options::new(target), seed);
     options.checks.tensor_fences = args.tensor_fences;
     options.checks.read_fences = args.read_fences;
+    options.checks.open_phases = args.open_phases;
     options.instruction_limit =
         args.max_instructions.or(launch.max_instructions()).unwrap_or(FOREIGN_INSTRUCTION_LIMIT);
     let device = Emulator::new(target, options);
@@ -273,6 +277,7 @@ mod tests {
             stats: true,
             tensor_fences: false,
             read_fences: false,
+            open_phases: false,
         };
         assert!(main(&args).is_err(), "sm_100a programs do not run on sm103");
         args.arch = None;

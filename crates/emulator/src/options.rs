@@ -32,11 +32,14 @@ pub struct Checks {
     pub tensor_fences: bool,
     /// Warnings about generic reads of shared memory that an asynchronous copy overwrites without a proxy fence between.
     pub read_fences: bool,
+    /// Warnings about mbarriers that a CTA leaves in a phase with some of its arrivals and not all (MB11). A program may mean
+    /// it: nobody waits for the phase.
+    pub open_phases: bool,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Checks { uninitialised: true, order: true, tensor_fences: false, read_fences: false }
+        Checks { uninitialised: true, order: true, tensor_fences: false, read_fences: false, open_phases: false }
     }
 }
 

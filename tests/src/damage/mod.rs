@@ -50,6 +50,8 @@ pub struct Subject<'a, T> {
     pub sm_count: u32,
     /// The run; other programs that it launches stay as they are.
     pub run: &'a dyn Fn(&Device) -> Result<T, String>,
+    /// Whether its CTAs exit with arrivals in phases that nobody waits for. Of other programs such phases are a finding.
+    pub open_phases: bool,
     /// Damages that change nothing that matters.
     pub unseen: &'a [Unseen],
 }
@@ -64,6 +66,7 @@ impl<T: PartialEq> Subject<'_, T> {
     fn options(&self, (seed, policy): (u64, CompletionPolicy)) -> Options {
         let mut options = EmulatedRuntime::options(self.arch);
         (options.seed, options.policy, options.numerics) = (seed, policy, MatrixNumerics::Plain);
+        options.checks.open_phases = !self.open_phases;
         (options.sm_count, options.workers, options.instruction_limit) = (self.sm_count, 1, 4_000_000);
         options
     }

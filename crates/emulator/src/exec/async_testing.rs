@@ -3,7 +3,7 @@
 use crate::async_engine::CompletionPolicy;
 use crate::emulator::{Emulator, Launch, Module, Report};
 use crate::isa::Target;
-use crate::options::Options;
+use crate::options::{Checks, Options};
 
 /// A kernel and its launch. `%rd0` holds the address of the input, `%rd1` that of the output, `%r0` the thread, `%r1` the
 /// rank in the cluster. Shared memory: `bars` (8 mbarriers), `tile` (32 KiB, aligned to 1024).
@@ -17,6 +17,8 @@ pub(crate) struct Case<'a> {
     pub(crate) input: Vec<u8>,
     pub(crate) output: usize,
     pub(crate) sm_count: Option<u32>,
+    /// Checkers.
+    pub(crate) checks: Checks,
     /// Makes the record of the parameter `map` from the addresses of input and output.
     pub(crate) map: Option<fn(u64, u64) -> [u8; 128]>,
 }
@@ -32,6 +34,7 @@ impl<'a> Case<'a> {
             input: (0..65536u32).map(|i| (i * 7 + i / 251) as u8).collect(),
             output: 65536,
             sm_count: None,
+            checks: Checks::default(),
             map: None,
         }
     }
@@ -50,7 +53,7 @@ impl<'a> Case<'a> {
     pub(crate) fn run(&self, policy: CompletionPolicy, seed: u64) -> (Report, Vec<u8>) {
         let module = Module::parse(&self.text()).unwrap();
         let mut options = Options::new(self.target);
-        (options.policy, options.seed, options.workers) = (policy, seed, 1);
+        (options.policy, options.seed, options.workers, options.checks) = (policy, seed, 1, self.checks);
         options.sm_count = self.sm_count.unwrap_or(options.sm_count);
         let device = Emulator::new(self.target, options);
         let input = device.allocate("input", self.input.len() as u64).unwrap();

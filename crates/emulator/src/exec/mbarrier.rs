@@ -580,19 +580,23 @@ fn tell_pass(machine: &mut Cluster, warp: &Warp, passed: u32, at: &[u32; WARP], 
 }
 
 /// The CTA of rank `rank` exited: bytes that were expected and never came, or came unasked, are reported (MB13), and so are
-/// barriers in mid-phase that an operation in flight will still signal (when it lands).
+/// barriers in mid-phase that an operation in flight will still signal (when it lands). Phases with some of their arrivals
+/// are a warning that is asked for (MB11).
 pub fn cta_exit(machine: &mut Cluster, rank: u32) {
-    let odd: Vec<u32> = machine.ctas[rank as usize]
-        .mbarriers
-        .iter()
-        .filter(|(_, barrier)| barrier.transactions != 0)
-        .map(|(offset, _)| rank << 24 | offset)
+    let open_phases = machine.options.checks.open_phases;
+    let barriers = machine.ctas[rank as usize].mbarriers.iter();
+    let odd: Vec<(u32, bool)> = barriers
+        .map(|(offset, barrier)| (rank << 24 | offset, barrier))
+        .filter(|(_, barrier)| barrier.transactions != 0 || open_phases && barrier.pending != barrier.expected)
+        .map(|(address, barrier)| (address, barrier.transactions != 0))
         .collect();
-    for address in odd {
+    for (address, bytes) in odd {
         let actor = find(machine, address).and_then(|barrier| barrier.last_arrival);
         let actor = actor.unwrap_or(Actor { cta: rank, warp: 0, lanes: 0, pc: 0 });
-        let message = format!("MB13: the CTA exits with {}", describe(machine, address));
-        let found = finding(machine, &actor, address, message);
+        let rule = if bytes { "MB13" } else { "MB11" };
+        let message = format!("{rule}: the CTA exits with {}", describe(machine, address));
+        let mut found = finding(machine, &actor, address, message);
+        found.warning = !bytes;
         machine.report(*found);
     }
 }

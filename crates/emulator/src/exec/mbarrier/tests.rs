@@ -183,3 +183,19 @@ fn lanes_of_one_instruction_arrive_in_one_phase() {
         add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 32; @%p3 bra LOOP;";
     Case::new(&with_barrier(16, each)).output();
 }
+
+#[test]
+fn phases_left_open_are_told_when_asked_for() {
+    let checks = crate::Checks { open_phases: true, ..crate::Checks::default() };
+    let told =
+        "MB11: the CTA exits with mbarrier bars (0x400) in phase 1: 1 of 3 arrivals pending; last arrival by warp 0";
+    // Five lanes, one after the other: of a barrier of three they leave two arrivals of phase 1.
+    let each = "mov.u32 %r5, 0; LOOP: setp.eq.u32 %p2, %r5, %r0; @%p2 mbarrier.arrive.shared::cta.b64 _, [%r2];
+        add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 5; @%p3 bra LOOP;";
+    let body = with_barrier(3, each);
+    Case { checks, ..Case::new(&body) }.finds(told);
+    Case::new(&body).output();
+    // A whole number of phases leaves none open.
+    let body = with_barrier(5, each);
+    Case { checks, ..Case::new(&body) }.output();
+}
