@@ -58,7 +58,7 @@ fn told(refusals: &[(&str, String)]) -> String {
 /// Address of a driver function.
 ///
 /// # Errors
-/// [`Error::NoDriver`] that names the symbol: the library is older than CUDA 12.0.
+/// [`Error::NoDriver`] that names the symbol: the library is older than CUDA 12.4.
 ///
 /// # Safety
 /// `F` is the function's type, a function pointer. The pointer must not outlive `library`.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F>
         Ok(symbol) => Ok(*symbol),
         Err(error) => Err(Error::NoDriver {
             searched: format!(
-                "the library that was found lacks {name} ({}); the driver of CUDA 12.0 or newer has it",
+                "the library that was found lacks {name} ({}); the driver of CUDA 12.4 or newer has it",
                 one_line(&error)
             ),
         }),
