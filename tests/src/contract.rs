@@ -201,7 +201,8 @@ impl<I: CallInputs> Contract<I> {
         }
     }
 
-    /// Another rank, another size of each dimension, another type, an address between elements, memory of another device.
+    /// Another rank, another size of each dimension, another type, an address between elements, memory of another
+    /// device.
     ///
     /// # Panics
     /// When a tensor is accepted.
@@ -311,8 +312,8 @@ impl<I: CallInputs> Contract<I> {
         }
     }
 
-    /// A binding allocates the workspace, runs what prepares and loads the programs, each launch only launches them, and a dropped binding
-    /// gives its memory back. Returns what binding asked of the device.
+    /// A binding allocates the workspace, runs what prepares and loads the programs, each launch only launches them,
+    /// and a dropped binding gives its memory back. Returns what binding asked of the device.
     ///
     /// # Panics
     /// When a call does something else.

@@ -87,8 +87,8 @@ pub(crate) fn compile(
     Ok(Compiled { ptx, cubin, measured })
 }
 
-/// Refuses a program whose assembler warns, or waits for wgmma in places of its own choice (messages C75xx, which it prints as
-/// mere information): products are serialised then.
+/// Refuses a program whose assembler warns, or waits for wgmma in places of its own choice (messages C75xx, which it
+/// prints as mere information): products are serialised then.
 fn accept(unit: &Unit, messages: &str) -> Result<()> {
     let wrong: Vec<&str> =
         messages.lines().filter(|line| line.contains("(C75") || line.contains("ptxas warning")).collect();

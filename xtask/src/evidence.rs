@@ -60,7 +60,8 @@ pub(crate) fn merge(workspace: &Workspace, report: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A newer run replaces the older of its kind; a failed run removes it. Sorted, so that files differ only where facts do.
+/// A newer run replaces the older of its kind; a failed run removes it. Sorted, so that files differ only where facts
+/// do.
 fn merged(old: EvidenceFile, runs: &[Run]) -> EvidenceFile {
     let mut records = old.records;
     records.retain(|record| !runs.iter().any(|run| same_claim(record, &run.record)));

@@ -85,7 +85,8 @@ impl Walk<'_> {
     }
 }
 
-/// The names in `#include "..."` lines. A conditional include counts always: a closure may be too large, never too small.
+/// The names in `#include "..."` lines. A conditional include counts always: a closure may be too large, never too
+/// small.
 fn quoted_includes(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;

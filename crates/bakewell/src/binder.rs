@@ -93,7 +93,8 @@ impl<'p> Binder<'p> {
         self.programs.runtime.encode_tensor_map(tensor, request)
     }
 
-    /// Runs a program now, and waits: preparation that later launches build on. The tensors that it reads must be ready.
+    /// Runs a program now, and waits: preparation that later launches build on. The tensors that it reads must be
+    /// ready.
     ///
     /// # Errors
     /// Those of loading, launching and the program's run.

@@ -1,15 +1,15 @@
 //! NVFP4 on the host: quantisation of weights and activations, its reverse, and the layout of scale factors.
 //!
-//! 16 consecutive values of a row are a block: an E2M1 code each, two to a byte, low nibble first, and one E4M3 scale. A
-//! tensor has one *encode* scale besides, normally [`global_scale`] of its largest magnitude:
+//! 16 consecutive values of a row are a block: an E2M1 code each, two to a byte, low nibble first, and one E4M3 scale.
+//! A tensor has one *encode* scale besides, normally [`global_scale`] of its largest magnitude:
 //!
 //! ```text
 //! scale = e4m3(global * (max|h| * 1/6))      code = e2m1(h * min(1 / (value(scale) * (1 / global)), FLT_MAX))
 //! h is about value(code) * value(scale) / global
 //! ```
 //!
-//! Every operation is rounded to f32, nearest even: these are the bytes that the kernels write too. An all-zero block has
-//! scale 0. So has one whose scale falls below the smallest E4M3 value: its codes are ±6, and decode to 0.
+//! Every operation is rounded to f32, nearest even: these are the bytes that the kernels write too. An all-zero block
+//! has scale 0. So has one whose scale falls below the smallest E4M3 value: its codes are ±6, and decode to 0.
 //!
 //! ```
 //! use bakewell::nvfp4;
@@ -100,8 +100,8 @@ pub fn dequantise(quantised: &Quantised, columns: usize, global_scale: f32) -> R
     Ok(scaled.collect())
 }
 
-/// Offset of the scale of a row's block, in bytes, in tiles of 128 rows x 4 blocks, of which `blocks / 4`, rounded up, make
-/// up a row: the layout that block-scaled GEMMs read.
+/// Offset of the scale of a row's block, in bytes, in tiles of 128 rows x 4 blocks, of which `blocks / 4`, rounded up,
+/// make up a row: the layout that block-scaled GEMMs read.
 pub fn scale_offset(row: usize, block: usize, blocks: usize) -> usize {
     let tile = row / TILE_ROWS * blocks.div_ceil(TILE_BLOCKS) + block / TILE_BLOCKS;
     tile * TILE_BYTES + row % 32 * 16 + row % TILE_ROWS / 32 * TILE_BLOCKS + block % TILE_BLOCKS
@@ -147,7 +147,8 @@ pub fn encode_e4m3(value: f32) -> u8 {
         // 8 steps are the smallest normal number, whose code is 8.
         (magnitude * E4M3_SUBNORMAL_STEPS).round_ties_even() as u8
     } else {
-        // The bias goes from 127 to 7, the fraction from 23 bits to 3; a carry into the exponent is what rounding up means.
+        // The bias goes from 127 to 7, the fraction from 23 bits to 3; a carry into the exponent is what rounding up
+        // means.
         let bits = magnitude.to_bits() - (120 << 23);
         let half = (1 << 19) - 1 + (bits >> 20 & 1);
         ((bits + half) >> 20).min(E4M3_MAX_CODE.into()) as u8
@@ -311,7 +312,8 @@ mod tests {
             assert_eq!(tiles.iter().filter(|&&scale| scale != 0).count(), linear.len());
             assert_eq!(unswizzle_scales(&tiles, rows, blocks).unwrap(), linear);
         }
-        // Row 33 is the second of the second quarter; a set of blocks is a tile, a row of tiles comes before the next rows.
+        // Row 33 is the second of the second quarter; a set of blocks is a tile, a row of tiles comes before the next
+        // rows.
         assert_eq!((scale_offset(33, 0, 8), scale_offset(0, 5, 8), scale_offset(128, 0, 8)), (20, 513, 1024));
     }
 

@@ -72,8 +72,8 @@ pub trait Problem: sealed::Sealed + Clone + fmt::Debug + Send + Sync + 'static {
     /// [`Error::Argument`] that names the tensor.
     fn check(&self, args: &Self::Args<'_>) -> Result<()>;
 
-    /// Checks what a tensor carries of the plan that it was made for, after [`Problem::check`]. There is no decision on the
-    /// reference.
+    /// Checks what a tensor carries of the plan that it was made for, after [`Problem::check`]. There is no decision on
+    /// the reference.
     ///
     /// # Errors
     /// [`Error::Argument`] that names the tensor.

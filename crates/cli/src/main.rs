@@ -13,7 +13,8 @@
 //! | [`args`] | arguments that commands share |
 //! | [`report`] | what commands give back: text and a verdict |
 //!
-//! Exit status: 0 when all is well, 1 when a check found something wrong, 2 for bad input or a device that cannot be used.
+//! Exit status: 0 when all is well, 1 when a check found something wrong, 2 for bad input or a device that cannot be
+//! used.
 
 #![deny(unsafe_code)]
 

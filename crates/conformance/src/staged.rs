@@ -110,8 +110,8 @@ impl<I: CallInputs> Staged<I> {
     /// The outputs after all work of the default stream.
     ///
     /// # Errors
-    /// The error of work that failed; [`bakewell::Error::Argument`] for a write outside a tensor, or for counters that a
-    /// launch left set.
+    /// The error of work that failed; [`bakewell::Error::Argument`] for a write outside a tensor, or for counters that
+    /// a launch left set.
     pub fn outputs(&self) -> Result<Outputs> {
         self.plan.device().synchronize(Stream::DEFAULT)?;
         let workspace = self.workspace.read()?;

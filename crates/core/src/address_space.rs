@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes of the address space of one device; also the first address that any has: those below belong to nobody.
 pub const SPAN: u64 = 1 << 40;
 
-/// Devices that have spaces of their own at a time. These end below every address window that an emulated program has for
-/// itself.
+/// Devices that have spaces of their own at a time. These end below every address window that an emulated program has
+/// for itself.
 const SPACES: usize = 120;
 
 /// The addresses of a device, and which of them are in use.
@@ -36,8 +36,8 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Addresses `[n SPAN, (n + 1) SPAN)` that no other living device has, so that a tensor of one is recognised as foreign
-    /// by another, as it is between GPUs. While 120 live, the next has none, and every reservation fails.
+    /// Addresses `[n SPAN, (n + 1) SPAN)` that no other living device has, so that a tensor of one is recognised as
+    /// foreign by another, as it is between GPUs. While 120 live, the next has none, and every reservation fails.
     pub fn apart() -> AddressSpace {
         let number = numbers().take();
         let first = number.map_or(0, |number| (number as u64 + 1) * SPAN);

@@ -127,7 +127,8 @@ pub struct LaunchConfig {
     pub block: u32,
     /// Dynamic shared memory of a CTA in bytes.
     pub dynamic_shared_bytes: u32,
-    /// Let this launch begin before the previous one on the stream has finished; the kernel waits itself (`griddepcontrol.wait`).
+    /// Let this launch begin before the previous one on the stream has finished; the kernel waits itself
+    /// (`griddepcontrol.wait`).
     pub programmatic_serialization: bool,
 }
 

@@ -74,7 +74,8 @@ impl fmt::Debug for Dims {
 ///
 /// A view owns nothing. `'a` ties it to the [`Buffer`](crate::Buffer) it came from; views made from
 /// raw pointers carry the promise of their maker instead. Strides are 64-bit and count elements. That of a
-/// dimension of size 1 means nothing and may be anything: a view forgets it, and has one as if the dimension were packed.
+/// dimension of size 1 means nothing and may be anything: a view forgets it, and has one as if the dimension were
+/// packed.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     address: u64,

@@ -96,8 +96,8 @@ pub fn tensor_mut<'a, T: Element, S: DevicePtrMut<T>>(
     placed::<T>(slice.len(), shape, || slice.device_ptr_mut(stream))
 }
 
-/// The tensor at the start of `len` elements of a slice. Its pointer, whose asking orders work, is asked for when all else is
-/// known to be right.
+/// The tensor at the start of `len` elements of a slice. Its pointer, whose asking orders work, is asked for when all
+/// else is known to be right.
 fn placed<'a, T: Element>(
     len: usize,
     shape: &[u64],

@@ -87,8 +87,8 @@ impl CudaRuntime {
         self.kernels.cell(program).get_or_try_init(|| self.load_program(program)).copied()
     }
 
-    /// Loads PTX text that the driver compiles: programs of tests and records, which belong to no schedule. Every call loads
-    /// anew; the kernel takes no dynamic shared memory.
+    /// Loads PTX text that the driver compiles: programs of tests and records, which belong to no schedule. Every call
+    /// loads anew; the kernel takes no dynamic shared memory.
     ///
     /// # Errors
     /// `Error::Argument` for text or names with a zero byte, or the driver's.

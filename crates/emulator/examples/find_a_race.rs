@@ -1,4 +1,5 @@
-//! Finds the missing barrier of a Blackwell kernel on any machine: `cargo run -p bakewell-emulator --example find_a_race`.
+//! Finds the missing barrier of a Blackwell kernel on any machine:
+//! `cargo run -p bakewell-emulator --example find_a_race`.
 
 use bakewell_emulator::{Emulator, Launch, Module, Options, Target};
 

@@ -86,8 +86,8 @@ pub struct Launch {
     pub cluster: Option<[u32; 3]>,
     /// Dynamic shared memory, bytes.
     pub dynamic_shared: u32,
-    /// Programmatic launch: it may begin before the launch before it has ended. It runs behind it all the same, and what it
-    /// does before `griddepcontrol.wait` is compared with all that launch did.
+    /// Programmatic launch: it may begin before the launch before it has ended. It runs behind it all the same, and
+    /// what it does before `griddepcontrol.wait` is compared with all that launch did.
     pub overlaps: bool,
 }
 

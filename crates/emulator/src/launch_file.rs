@@ -13,10 +13,12 @@
 //! | `{"tensor_map": {"tensor", "dtype", "dims", "strides", "box", "element_strides", "swizzle", "interleave", "oob"}}` | the 128-byte record by value; with `"in": "global"` the address of a record in global memory |
 //! | `{"struct": [..], "align": n}` | the fields at their natural alignment |
 //!
-//! `"max_instructions": n` ends the launch when a cluster has executed so many warp instructions: a loop may have no end.
+//! `"max_instructions": n` ends the launch when a cluster has executed so many warp instructions: a loop may have no
+//! end.
 //!
-//! `dims`, `box` and `element_strides` start with the innermost dimension, and `strides` are the bytes of dimensions 1 and
-//! up, as for `cuTensorMapEncodeTiled`. Poisoned buffers hold 0xff bytes and count as unwritten: reading them is a finding.
+//! `dims`, `box` and `element_strides` start with the innermost dimension, and `strides` are the bytes of dimensions 1
+//! and up, as for `cuTensorMapEncodeTiled`. Poisoned buffers hold 0xff bytes and count as unwritten: reading them is a
+//! finding.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +43,8 @@ pub struct FileTensor {
     pub bytes: Vec<u8>,
 }
 
-/// Size of an element in bytes; `None` for an unknown name. Names are those of safetensors in either case, and the short
-/// ones of Bakewell: `f32`, `bf16`, `e4m3`, `F8_E4M3`, `u8`.
+/// Size of an element in bytes; `None` for an unknown name. Names are those of safetensors in either case, and the
+/// short ones of Bakewell: `f32`, `bf16`, `e4m3`, `F8_E4M3`, `u8`.
 pub fn type_bytes(name: &str) -> Option<u64> {
     Some(match name.to_ascii_lowercase().as_str() {
         "bool" | "u8" | "i8" | "e4m3" | "e5m2" | "f8_e4m3" | "f8_e5m2" | "f8_e8m0" | "ue8m0" => 1,

@@ -30,10 +30,11 @@ pub struct Checks {
     pub order: bool,
     /// Warnings about missing `tcgen05.fence`, which some compilers never emit.
     pub tensor_fences: bool,
-    /// Warnings about generic reads of shared memory that an asynchronous copy overwrites without a proxy fence between.
+    /// Warnings about generic reads of shared memory that an asynchronous copy overwrites without a proxy fence
+    /// between.
     pub read_fences: bool,
-    /// Warnings about mbarriers that a CTA leaves in a phase with some of its arrivals and not all (MB11). A program may mean
-    /// it: nobody waits for the phase.
+    /// Warnings about mbarriers that a CTA leaves in a phase with some of its arrivals and not all (MB11). A program
+    /// may mean it: nobody waits for the phase.
     pub open_phases: bool,
 }
 
@@ -69,16 +70,18 @@ pub struct Options {
     pub numerics: MatrixNumerics,
     /// Approximate functions, perturbed from a seed or not.
     pub approximation: Approximation,
-    /// Most warp instructions of one cluster: beyond, a launch ends with [`Kind::InstructionLimit`](crate::Kind). A core executes some
-    /// 20 to 40 million a second.
+    /// Most warp instructions of one cluster: beyond, a launch ends with [`Kind::InstructionLimit`](crate::Kind). A
+    /// core executes some 20 to 40 million a second.
     pub instruction_limit: u64,
     /// Counts how often each line is executed: [`Report::executed`](crate::Report::executed).
     pub profile: bool,
-    /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do, but those about values of the inputs.
+    /// Warnings fail a launch of [`EmulatedRuntime`](crate::EmulatedRuntime) as faults do, but those about values of
+    /// the inputs.
     pub deny_warnings: bool,
     /// A launch ends with its first finding, warnings included: for tests that ask whether there is one.
     pub stop_at_finding: bool,
-    /// Changes the PTX of a program, by name, before [`EmulatedRuntime`](crate::EmulatedRuntime) loads it: for tests that damage one.
+    /// Changes the PTX of a program, by name, before [`EmulatedRuntime`](crate::EmulatedRuntime) loads it: for tests
+    /// that damage one.
     pub patch: Option<Patch>,
     /// Leaves out the first clusters of launches that are too large to run as a whole.
     pub first_cluster: Option<FirstCluster>,

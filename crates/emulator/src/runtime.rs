@@ -57,7 +57,8 @@ impl std::fmt::Display for Findings {
 impl std::error::Error for Findings {}
 
 impl EmulatedRuntime {
-    /// Options for Bakewell's own programs: the SM count of a common product, and every check that they must pass, warnings included.
+    /// Options for Bakewell's own programs: the SM count of a common product, and every check that they must pass,
+    /// warnings included.
     pub fn options(arch: Arch) -> Options {
         let mut options = Options::new(arch.into());
         (options.checks.read_fences, options.checks.tensor_fences) = (true, true);

@@ -19,8 +19,8 @@ const REFUSED: &[&str] = &[
     "tcgen05.mma.cta_group::1.kind::f16.ashift",
 ];
 
-/// `WORD [WORD ..]|INSTRUCTION`: the `.target` words, of [`WORDS`], for which ptxas 13.5 assembles it; all of them assemble the
-/// other instructions of the list above.
+/// `WORD [WORD ..]|INSTRUCTION`: the `.target` words, of [`WORDS`], for which ptxas 13.5 assembles it; all of them
+/// assemble the other instructions of the list above.
 const RESTRICTED: &str = include_str!("data/target_words.txt");
 
 /// Those that were tried.

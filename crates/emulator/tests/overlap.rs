@@ -5,8 +5,8 @@ mod common;
 use bakewell_emulator::{Emulator, Kind, Launch, Module, Options, Report, Target};
 use common::list;
 
-/// Kernels of two CTAs of two warps over `data` of 1024 bytes, launched in a row, the later ones programmatically. `between` runs
-/// before the last of them.
+/// Kernels of two CTAs of two warps over `data` of 1024 bytes, launched in a row, the later ones programmatically.
+/// `between` runs before the last of them.
 fn launches(kernels: &[&str], between: impl FnOnce(&Emulator, u64)) -> Vec<Report> {
     let mut text = format!(".version 9.2\n.target {}\n.address_size 64\n", Target::Sm90);
     for (i, body) in kernels.iter().enumerate() {

@@ -103,8 +103,8 @@ fn memory_not_freed() {
     case().fault(SHARED, &body(parts), Kind::Leak, &["column"]);
 }
 
-/// One warp loads its lanes, another overwrites them; between them the pattern of the ISA: fence, relaxed arrival, relaxed
-/// wait, fence.
+/// One warp loads its lanes, another overwrites them; between them the pattern of the ISA: fence, relaxed arrival,
+/// relaxed wait, fence.
 fn handed_over(before: &str, arrive: &str) -> String {
     format!(
         "setp.lt.u32 %p2, %tid, 32; setp.eq.u32 %p0, %tid, 0; setp.ge.u32 %p4, %tid, 128;

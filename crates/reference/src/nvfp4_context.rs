@@ -9,8 +9,8 @@
 //! lse    = ln sum_j exp(logit[j])
 //! ```
 //!
-//! [`Numerics::Kernel`] adds what every kernel of this operation does on purpose: blocks of 128 keys from the last down,
-//! and weights of up to 448 rounded to E4M3 before the product with V, while their sum is kept unrounded.
+//! [`Numerics::Kernel`] adds what every kernel of this operation does on purpose: blocks of 128 keys from the last
+//! down, and weights of up to 448 rounded to E4M3 before the product with V, while their sum is kept unrounded.
 //! [`Numerics::Exact`] has neither. A sink is one more logit with no value. A row that sees nothing is zero, with
 //! log-sum-exp -inf (or the sink).
 

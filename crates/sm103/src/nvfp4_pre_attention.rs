@@ -34,7 +34,8 @@ const ROPE_96: Bound = Bound::equal(facts::ROPE_DIM, SETS.rope_dim as u64);
 const WHOLE_WINDOWS: Bound = Bound::equal(facts::K_TAIL, 0);
 const FP4: Bound = Bound::equal(facts::ROW_BYTES, 64);
 
-/// Routes of the GEMM. Where a separate scale ring pays is what a published implementation chose on B300; not measured here.
+/// Routes of the GEMM. Where a separate scale ring pays is what a published implementation chose on B300; not measured
+/// here.
 const GEMM_ROUTES: &[Route<Choice>] = &[
     Route {
         when: &[ROPE_96, WHOLE_WINDOWS, FP4, Bound::equal(facts::DESTINATIONS, 8)],

@@ -22,7 +22,8 @@ const FROM_TILES: [Nvfp4Context; 36] =
     concat(every_pack(EXPANDED, EXPANDED), every_pack(EXPANDED_THREE, EXPANDED_THREE));
 const TILED: [Nvfp4Context; 72] = concat(FROM_PAGES, FROM_TILES);
 
-/// Every compiled schedule: of each tiled family each pack, unsplit and split; decode; the kernels that expand and merge.
+/// Every compiled schedule: of each tiled family each pack, unsplit and split; decode; the kernels that expand and
+/// merge.
 pub const SCHEDULES: &[Nvfp4Context] =
     &concat::<74, 2, 76>(concat(TILED, DECODE_SCHEDULES), [Nvfp4Context::EXPAND, Nvfp4Context::MERGE]);
 
@@ -45,10 +46,11 @@ const MANY_ROWS: Bound = Bound::from(facts::QUERY_ROWS, 512);
 /// More tiles of 128 query rows than an H200 has multiprocessors.
 const FULL: Bound = Bound::from(facts::ALL_ROWS, 132 * 128 + 1);
 
-/// Few query rows decode. Many pay for a launch that expands the cache once, the sooner the more keys there are. Measured:
-/// the expanded family is faster for 256 rows over 32,768 keys and from 512 rows over 1024 keys on, the paged one over 128.
-/// Three halves are faster from 512 rows on where tiles fill the device without splits, but for 8x128x4096, where two take 1 %
-/// less; two are faster with splits. Pairs of CTAs are faster than either family from 129 to 256 rows.
+/// Few query rows decode. Many pay for a launch that expands the cache once, the sooner the more keys there are.
+/// Measured: the expanded family is faster for 256 rows over 32,768 keys and from 512 rows over 1024 keys on, the paged
+/// one over 128. Three halves are faster from 512 rows on where tiles fill the device without splits, but for
+/// 8x128x4096, where two take 1 % less; two are faster with splits. Pairs of CTAs are faster than either family from
+/// 129 to 256 rows.
 pub const ROUTES: &[Route<Choice>] = &[
     DECODE_ROUTES[0],
     DECODE_ROUTES[1],

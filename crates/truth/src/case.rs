@@ -68,9 +68,10 @@ pub enum Place {
 
 /// A program of one form and how to run it.
 ///
-/// The body finds operand `i` of its thread in `%i0`, `%i1`, .. and leaves results in `%o0`, `%o1`, ... `%thread`, `%cta`, `%rank`
-/// and `%lane` are the thread, the CTA, its rank in the cluster and the lane; `%data` and `%dump` are the addresses of the two
-/// buffers and `%map` that of the tensor map. `%p`, `%h`, `%r`, `%rd`, `%f` and `%d` are scratch registers.
+/// The body finds operand `i` of its thread in `%i0`, `%i1`, .. and leaves results in `%o0`, `%o1`, ... `%thread`,
+/// `%cta`, `%rank` and `%lane` are the thread, the CTA, its rank in the cluster and the lane; `%data` and `%dump` are
+/// the addresses of the two buffers and `%map` that of the tensor map. `%p`, `%h`, `%r`, `%rd`, `%f` and `%d` are
+/// scratch registers.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Unique in its family.

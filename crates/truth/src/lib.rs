@@ -1,8 +1,10 @@
-//! Small PTX programs, one or more per instruction form, whose results are recorded on a device and replayed on the emulator.
+//! Small PTX programs, one or more per instruction form, whose results are recorded on a device and replayed on the
+//! emulator.
 //!
-//! A [`Case`] is PTX, launch facts, inputs made by a rule from its name, and the class of its comparison. The same case runs on
-//! two [`Engine`]s: the emulator and a GPU, where the driver compiles the PTX. `truth record --out DIR` writes one record per
-//! family; those in `records/` came from an H200, and `tests/replay.rs` compares the emulator with them on every machine.
+//! A [`Case`] is PTX, launch facts, inputs made by a rule from its name, and the class of its comparison. The same case
+//! runs on two [`Engine`]s: the emulator and a GPU, where the driver compiles the PTX. `truth record --out DIR` writes
+//! one record per family; those in `records/` came from an H200, and `tests/replay.rs` compares the emulator with them
+//! on every machine.
 //!
 //! | module | what |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! `truth record --out DIR [--on emulator|cuda:N] [FAMILY..]`: runs the cases and writes a record per family.
 //!
-//! With `--apart` every case runs in a process of its own, several at a time: one that breaks the device costs no other.
-//! With `--raw` the results themselves are written too, as `FAMILY.raw/NAME`. `truth ptx --out DIR` writes the programs, for
-//! an assembler to check, and their operands, and runs nothing.
+//! With `--apart` every case runs in a process of its own, several at a time: one that breaks the device costs no
+//! other. With `--raw` the results themselves are written too, as `FAMILY.raw/NAME`. `truth ptx --out DIR` writes the
+//! programs, for an assembler to check, and their operands, and runs nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -9,7 +9,8 @@
 //! refused NAME REASON
 //! ```
 //!
-//! HEAD is the first [`HEAD`] bytes in hexadecimal and each DIGEST covers [`BLOCK`] bytes. SAMPLES are the results of every
+//! HEAD is the first [`HEAD`] bytes in hexadecimal and each DIGEST covers [`BLOCK`] bytes. SAMPLES are the results of
+//! every
 //! [`STEP`]-th thread, and the largest error is that of all threads.
 
 use std::fmt::Write;
@@ -169,8 +170,8 @@ impl Approximate {
         errors.fold((0.0, 0.0), |most, next| if next.0 > most.0 { next } else { most })
     }
 
-    /// Two results of one operand: equal where one is special, else each within the bound of the truth. Nothing is promised for
-    /// finite operands above the range.
+    /// Two results of one operand: equal where one is special, else each within the bound of the truth. Nothing is
+    /// promised for finite operands above the range.
     fn close(&self, operand: u32, here: u32, device: u32) -> Result<()> {
         let x = self.format.value(operand);
         if self.error(operand, device).is_some() && self.error(operand, here).is_some() {

@@ -194,8 +194,8 @@ impl Kind {
     }
 }
 
-/// Operands of `n` threads: pairs of edge values first (all pairs of the first two operands, third ones drawn), then edge values
-/// and drawn bits mixed.
+/// Operands of `n` threads: pairs of edge values first (all pairs of the first two operands, third ones drawn), then
+/// edge values and drawn bits mixed.
 pub fn operands(name: &str, kinds: &[Kind], n: usize) -> Vec<Input> {
     let mut source = Source::named(name);
     let edges: Vec<Vec<u64>> = kinds.iter().map(|kind| kind.edges()).collect();
@@ -249,8 +249,8 @@ impl Element {
         }
     }
 
-    /// A value of random sign and fraction whose exponent lies within `spread` of 0; one in eight is zero. Spread 0 gives small
-    /// integers, and a spread above 100 any code at all, infinities and NaN included.
+    /// A value of random sign and fraction whose exponent lies within `spread` of 0; one in eight is zero. Spread 0
+    /// gives small integers, and a spread above 100 any code at all, infinities and NaN included.
     pub fn draw(self, source: &mut Source, spread: u32) -> u64 {
         let bits = source.bits();
         if matches!(self, Element::I8 | Element::I32) || spread > 100 {

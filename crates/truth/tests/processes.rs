@@ -1,4 +1,5 @@
-//! The command `truth record` on the emulator: every case in a process of its own gives the record that one process gives.
+//! The command `truth record` on the emulator: every case in a process of its own gives the record that one process
+//! gives.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Every way to break the contract, one by one: the typed error, and the argument's name. On the reference and on a device
-//! with programs, which nothing reaches before all is checked.
+//! Every way to break the contract, one by one: the typed error, and the argument's name. On the reference and on a
+//! device with programs, which nothing reaches before all is checked.
 
 use bakewell::error::Property;
 use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Input, Pins, Sequences};

@@ -285,8 +285,8 @@ fn other_segments_are_as_good() {
     });
 }
 
-/// Values four times as large, states too, and an output and its gradient a quarter of it: powers of two pass through every
-/// rounding, so that what they cancel in has the same bits. Without the norm, rows of keys and queries likewise.
+/// Values four times as large, states too, and an output and its gradient a quarter of it: powers of two pass through
+/// every rounding, so that what they cancel in has the same bits. Without the norm, rows of keys and queries likewise.
 #[test]
 fn powers_of_two_cancel() {
     let scaled = |tensor: &HostTensor, factor: f64| {

@@ -28,8 +28,8 @@ use bakewell_tests::data;
 pub(crate) use tensors::refuse_tensors_elsewhere;
 
 /// Runs a check on the reference, a GPU if there is one, and the emulator as two architectures: one with the scans on
-/// warpgroup products, one on tensor memory. What a program computes does not depend on the architecture that it is compiled
-/// for, and `bakewell verify` runs them all.
+/// warpgroup products, one on tensor memory. What a program computes does not depend on the architecture that it is
+/// compiled for, and `bakewell verify` runs them all.
 #[track_caller]
 fn on_some_engines(check: impl Fn(&Device) -> Result<(), String>) {
     let engines = Engines::find();

@@ -1,5 +1,5 @@
-//! On the emulator: orders of warps and of asynchronous work, SM counts, the bytes that layouts move, more CTAs than a grid's
-//! other dimensions hold, and which programs the cases reach.
+//! On the emulator: orders of warps and of asynchronous work, SM counts, the bytes that layouts move, more CTAs than a
+//! grid's other dimensions hold, and which programs the cases reach.
 
 use std::collections::BTreeSet;
 
@@ -73,8 +73,8 @@ fn packed_rows_are_read_in_place() {
     }
 }
 
-/// 683 sequences with 48 heads, each in two parts, are 65,568 CTAs of a scan. All but two of the sequences are empty, and without
-/// them the outputs are the same.
+/// 683 sequences with 48 heads, each in two parts, are 65,568 CTAs of a scan. All but two of the sequences are empty,
+/// and without them the outputs are the same.
 #[test]
 fn many_sequences_with_many_heads() {
     let pins = Pins { engine: Some(Engine::Registers), value_columns: Some(64), ..Pins::default() };

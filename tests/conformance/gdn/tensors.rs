@@ -151,8 +151,8 @@ pub(crate) fn refuse_tensors_elsewhere(here: &Device, elsewhere: &Device) {
     assert_misplaced(backward, "workspace", here, memory.address());
 }
 
-/// Both kinds of device refuse what `attempt` binds or plans, and the one that records has seen no call for it. `attempt` is
-/// given a word to say when its own preparations are over.
+/// Both kinds of device refuse what `attempt` binds or plans, and the one that records has seen no call for it.
+/// `attempt` is given a word to say when its own preparations are over.
 #[track_caller]
 pub(super) fn refused_everywhere<Attempt, Outcome>(argument: &str, property: Property, attempt: Attempt)
 where

@@ -75,9 +75,9 @@ fn every_generated_case_is_met() {
     });
 }
 
-/// One key again and again, written in full and never decaying: entries of the inverse are 1 and -1 in turn. Emulating the
-/// kernels' roundings gives 1.5e-2 for `o` and 2.0e-2 for `dq` here, 1.5 and 2.4 times the limits, so three times the limits.
-/// Without gates: each write replaces all of the state, and the gradient of a gate would be zero.
+/// One key again and again, written in full and never decaying: entries of the inverse are 1 and -1 in turn. Emulating
+/// the kernels' roundings gives 1.5e-2 for `o` and 2.0e-2 for `dq` here, 1.5 and 2.4 times the limits, so three times
+/// the limits. Without gates: each write replaces all of the state, and the gradient of a gate would be zero.
 #[test]
 fn the_worst_conditioned_inverse_stays_close() {
     let case = Case {

@@ -11,8 +11,8 @@ use super::check;
 
 const LENGTHS: [i32; 2] = [70, 33];
 
-/// Slots, so that the values of the second request lie past 2^31 elements and 2^32 bytes, and past 2^32 elements. A GPU has
-/// memory for the first.
+/// Slots, so that the values of the second request lie past 2^31 elements and 2^32 bytes, and past 2^32 elements. A GPU
+/// has memory for the first.
 const CAPACITIES: [u64; 2] = [(1 << 19) + 64, (1 << 20) + 64];
 
 /// The same live rows as in `small`, at the strides of `capacity` slots.

@@ -9,12 +9,12 @@ use bakewell_tests::runs::{equal, outputs};
 
 use super::{generated, pinned};
 
-/// First page of the last part of the pool. A page is 1024 bytes of codes and 128 of scales: the third page is the first past
-/// byte 2^31 or 2^32 of the codes, and of the scales. A GPU gets the first two.
+/// First page of the last part of the pool. A page is 1024 bytes of codes and 128 of scales: the third page is the
+/// first past byte 2^31 or 2^32 of the codes, and of the scales. A GPU gets the first two.
 const FIRST_PAGES: [u64; 4] = [(1 << 21) - 2, (1 << 22) - 2, (1 << 24) - 2, (1 << 25) - 2];
 
-/// Where the first request begins. A token is 512 bytes of queries and of output and 4 elements of log-sum-exp: the second
-/// token, or the third, is the first past byte 2^31 or 2^32 of the former, and past element 2^31 of the latter.
+/// Where the first request begins. A token is 512 bytes of queries and of output and 4 elements of log-sum-exp: the
+/// second token, or the third, is the first past byte 2^31 or 2^32 of the former, and past element 2^31 of the latter.
 const FIRST_TOKENS: [u64; 3] = [(1 << 22) - 1, (1 << 23) - 1, (1 << 29) - 2];
 
 /// Entries of the page table between the rows of two requests: the second begins past byte 2^32.
@@ -28,8 +28,8 @@ struct Place {
     table_stride: u64,
 }
 
-/// Output and log-sum-exp of the requests of `small`, whose pages lie behind others of the pool, and whose tokens behind
-/// tokens of nobody.
+/// Output and log-sum-exp of the requests of `small`, whose pages lie behind others of the pool, and whose tokens
+/// behind tokens of nobody.
 fn run(device: &Device, small: &Inputs, place: Place) -> Result<[Vec<u8>; 2]> {
     let Place { first_page, first_token, table_stride } = place;
     let problem = Nvfp4Context {

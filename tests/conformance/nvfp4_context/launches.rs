@@ -33,7 +33,8 @@ fn binding_decode_zeroes_and_loads() {
     assert!(matches!(calls.as_slice(), [Call::Allocate(_), Call::Fill(_, 0, _), Call::Load(_)]), "{calls:?}");
 }
 
-/// Three launches: one expands the cache, whose maps it has; the second has that of the queries; the last merges the splits.
+/// Three launches: one expands the cache, whose maps it has; the second has that of the queries; the last merges the
+/// splits.
 #[test]
 fn binding_the_expanded_family_encodes_and_loads_for_all_launches() {
     let mut inputs = generated(&mixed(), Some(2));

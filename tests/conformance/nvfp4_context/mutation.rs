@@ -1,4 +1,5 @@
-//! Inputs changed before the reference sees them, as a kernel with a wrong index or layout would: the gates must notice.
+//! Inputs changed before the reference sees them, as a kernel with a wrong index or layout would: the gates must
+//! notice.
 
 use bakewell::DType;
 use bakewell::nvfp4_context::Family;

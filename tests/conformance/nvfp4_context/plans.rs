@@ -168,8 +168,8 @@ fn packs_follow_the_work() {
     }
 }
 
-/// Up to 16 query rows decode on sm90, in one wave or less where keys are split, and the merge is either all in a cluster or
-/// has a workspace.
+/// Up to 16 query rows decode on sm90, in one wave or less where keys are split, and the merge is either all in a
+/// cluster or has a workspace.
 #[test]
 fn few_query_rows_decode() {
     let sm90 = architectures().find(|architecture| architecture.arch == Arch::Sm90).unwrap();
@@ -214,8 +214,8 @@ fn few_query_rows_decode() {
     assert!(decoded > 0);
 }
 
-/// Many query rows over many keys expand the cache on sm90: a CTA for each block of each head of each request, and a workspace of their
-/// tiles, which stays below a GiB unless the family is pinned.
+/// Many query rows over many keys expand the cache on sm90: a CTA for each block of each head of each request, and a
+/// workspace of their tiles, which stays below a GiB unless the family is pinned.
 #[test]
 fn many_query_rows_expand_the_cache() {
     let sm90 = architectures().find(|architecture| architecture.arch == Arch::Sm90).unwrap();

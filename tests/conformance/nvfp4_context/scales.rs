@@ -28,8 +28,8 @@ fn powers_of_two_that_cancel_change_no_bit() {
     });
 }
 
-/// Queries that see one page of equal weights: an output byte is the scale of its page, head and group times the code 2,
-/// so that a page, head or group read for another is another byte.
+/// Queries that see one page of equal weights: an output byte is the scale of its page, head and group times the code
+/// 2, so that a page, head or group read for another is another byte.
 #[test]
 fn every_output_names_its_page_head_and_group() {
     const REQUESTS: usize = 3;

@@ -40,8 +40,8 @@ fn all_schedules_of_tensor_memory_give_equal_bytes() {
     }
 }
 
-/// Rings of 2 and of 8 packed tiles, and nothing else that differs: the goldens, and requests of nine and five blocks, so
-/// that both wrap.
+/// Rings of 2 and of 8 packed tiles, and nothing else that differs: the goldens, and requests of nine and five blocks,
+/// so that both wrap.
 #[test]
 fn the_depth_of_the_ring_changes_no_bit() {
     let schedules = architectures::find(Arch::Sm103).unwrap().architecture.nvfp4_context.schedules;

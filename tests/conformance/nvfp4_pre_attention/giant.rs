@@ -1,4 +1,5 @@
-//! Modulation tables and tensors of tokens of more than 2^32 elements, of which a few rows are touched: places must be 64-bit.
+//! Modulation tables and tensors of tokens of more than 2^32 elements, of which a few rows are touched: places must be
+//! 64-bit.
 
 use bakewell::nvfp4_pre_attention::Nvfp4PreAttention;
 use bakewell::{Device, Result, Stream};
@@ -56,8 +57,9 @@ fn table_rows_past_32_bits_are_the_right_ones() {
     });
 }
 
-/// Tokens before the last 70: whole groups of token tiles of every GEMM, near the most that a problem may have. The last 70 are
-/// past 2^32 elements and bytes in every tensor of tokens, but for their table rows and the scales of results, which cannot be.
+/// Tokens before the last 70: whole groups of token tiles of every GEMM, near the most that a problem may have. The
+/// last 70 are past 2^32 elements and bytes in every tensor of tokens, but for their table rows and the scales of
+/// results, which cannot be.
 #[cfg(feature = "emulator")]
 const TOKENS_BEFORE: u64 = 170 * 1024 * 256;
 
@@ -96,7 +98,8 @@ fn tokens_past_32_bits_are_the_right_ones() {
         let problem = Nvfp4PreAttention { tokens: TOKENS_BEFORE + 70, ..few.problem.clone() };
         let large = Inputs { problem, ..few.clone() };
         let buffers = Buffers::new(&device, large.specs(), |_| 0).unwrap();
-        // Tokens are the outermost dimension that all these tensors have more of, 128 of them a tile where there are tiles.
+        // Tokens are the outermost dimension that all these tensors have more of, 128 of them a tile where there are
+        // tiles.
         let behind = |name: &str| buffers.get(name).unwrap().bytes() - near_bytes(&few, name);
         for spec in large.specs().iter().filter(|spec| !spec.output) {
             buffers.get(spec.name).unwrap().write(behind(spec.name), &few.tensor(spec.name).unwrap().bytes).unwrap();

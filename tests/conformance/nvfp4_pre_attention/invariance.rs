@@ -96,8 +96,8 @@ fn hidden_states_may_change_between_launches_of_a_binding() {
     });
 }
 
-/// NaN and infinities are outside the contract of their own token only: nothing hangs, nothing outside is written, and every
-/// other token has its bytes.
+/// NaN and infinities are outside the contract of their own token only: nothing hangs, nothing outside is written, and
+/// every other token has its bytes.
 #[test]
 fn a_token_that_is_not_finite_spoils_no_other() {
     let clean = Inputs::generate(&small(130, 2), 13);

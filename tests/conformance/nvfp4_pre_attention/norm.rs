@@ -24,7 +24,8 @@ fn inputs(golden: &Golden) -> Inputs {
     }
 }
 
-/// The image that the program for weights makes of the golden's activation, on an architecture whose norm kernel writes one.
+/// The image that the program for weights makes of the golden's activation, on an architecture whose norm kernel writes
+/// one.
 fn image(device: &Device, schedule: &Norm, golden: &Golden) -> Option<HostTensor> {
     let codes = golden.tensor("activation_q").unwrap();
     let rows = codes.shape[0].next_multiple_of(128);

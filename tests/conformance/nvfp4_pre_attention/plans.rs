@@ -61,7 +61,8 @@ fn launches_are_what_the_contract_says() {
             launch.validate(decision.arch).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(launch.dynamic_shared_bytes <= decision.arch.limits().shared_bytes_per_cta, "{what}");
         }
-        // Two rows a CTA, and those that round them up to whole scale tiles: enough CTAs for every destination's padding.
+        // Two rows a CTA, and those that round them up to whole scale tiles: enough CTAs for every destination's
+        // padding.
         assert_eq!(u64::from(launches.norm.grid[0]) * 2, problem.tokens.next_multiple_of(128), "{what}");
         assert!(u64::from(launches.norm.grid[0]) >= problem.destinations, "{what}");
         let gemm = decision.gemm.schedule();

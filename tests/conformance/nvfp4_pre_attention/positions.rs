@@ -27,8 +27,9 @@ fn block(token: usize, head: usize, block: usize) -> [u8; 16] {
     [SIX, t0, t1, t2, h0, h1, V as u8, block as u8, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// Each block of a token's shift holds 6, its digits, and at the end 1. Rows of V's weight pick the first four, and multiply
-/// the last by digits of their own; where in the row, depends on the block. Scales of 4 and 2 that `alpha` takes back.
+/// Each block of a token's shift holds 6, its digits, and at the end 1. Rows of V's weight pick the first four, and
+/// multiply the last by digits of their own; where in the row, depends on the block. Scales of 4 and 2 that `alpha`
+/// takes back.
 fn inputs(problem: Nvfp4PreAttention) -> Inputs {
     let blocks = problem.hidden as usize / 16;
     let shift = |token: usize| {

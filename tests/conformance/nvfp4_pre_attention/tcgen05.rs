@@ -55,8 +55,8 @@ fn every_schedule_meets_the_goldens_that_it_serves() {
     });
 }
 
-/// Epilogues of one role and of two, a thread and two threads per row, products of 64 and of 96, scales in the ring of the
-/// matrices and in their own: the same bytes, also with other orders of warps and of asynchronous work.
+/// Epilogues of one role and of two, a thread and two threads per row, products of 64 and of 96, scales in the ring of
+/// the matrices and in their own: the same bytes, also with other orders of warps and of asynchronous work.
 #[test]
 fn all_schedules_give_equal_bytes_under_every_seed() {
     let problem =

@@ -23,8 +23,8 @@ fn every_golden_is_met() {
     });
 }
 
-/// Whether a device runs case `index` here; `bakewell verify` runs all of them on any. Formats are neighbours: on sm90 each
-/// size is run in one of the two, on one of the architectures with tensor memory each case.
+/// Whether a device runs case `index` here; `bakewell verify` runs all of them on any. Formats are neighbours: on sm90
+/// each size is run in one of the two, on one of the architectures with tensor memory each case.
 fn runs(device: &Device, index: usize) -> bool {
     const TENSOR_MEMORY: [Arch; 4] = [Arch::Sm100, Arch::Sm103, Arch::Sm107, Arch::Sm110];
     match device.arch() {

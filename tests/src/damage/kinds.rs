@@ -68,7 +68,8 @@ const PROXY_FENCES: &[&str] = &["fence.proxy.async", "fence.mbarrier_init"];
 /// What touches tensor memory: a `tcgen05.fence` before all of them has nothing to order.
 const TENSOR_ACCESSES: &[&str] = &["tcgen05.mma", "tcgen05.ld", "tcgen05.st", "tcgen05.cp", "tcgen05.shift"];
 
-/// Bit 62 of a descriptor: it makes 32 of a swizzle of 128 bytes and nothing of 64 (wgmma), or nothing of 128 (tcgen05).
+/// Bit 62 of a descriptor: it makes 32 of a swizzle of 128 bytes and nothing of 64 (wgmma), or nothing of 128
+/// (tcgen05).
 const SWIZZLE_BIT: u64 = 1 << 62;
 
 /// The neighbouring quarter of the lanes of tensor memory, in an address.

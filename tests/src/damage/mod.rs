@@ -1,8 +1,8 @@
 //! Damage to a shipped program: its PTX with one line changed, which a checker of the emulator must find.
 //!
-//! A survey runs the program as it is, counts what each line executes and notes how far it reaches, so that only lines that
-//! run are damaged. Each [`Kind`] names lines and what becomes of them; of lines that look alike, as a loop unrolled leaves
-//! them, a few are taken.
+//! A survey runs the program as it is, counts what each line executes and notes how far it reaches, so that only lines
+//! that run are damaged. Each [`Kind`] names lines and what becomes of them; of lines that look alike, as a loop
+//! unrolled leaves them, a few are taken.
 
 mod kinds;
 mod statement;
@@ -50,7 +50,8 @@ pub struct Subject<'a, T> {
     pub sm_count: u32,
     /// The run; other programs that it launches stay as they are.
     pub run: &'a dyn Fn(&Device) -> Result<T, String>,
-    /// Whether its CTAs exit with arrivals in phases that nobody waits for. Of other programs such phases are a finding.
+    /// Whether its CTAs exit with arrivals in phases that nobody waits for. Of other programs such phases are a
+    /// finding.
     pub open_phases: bool,
     /// Damages that change nothing that matters.
     pub unseen: &'a [Unseen],

@@ -3,10 +3,10 @@
 //! A scan of the shipped PTX. From every 64-bit register that a memory instruction dereferences it walks the
 //! definitions back to each widening of a 32-bit value, and from there to the products (`mul.lo`, `mad.lo`, `shl`)
 //! that made it. A product is reported unless the magnitudes of its factors, bounded from thread and block indices,
-//! masks, shifts and constants, keep it below the width. Variables are taken to be non-negative, so a minimum is at most
-//! either argument: a negative offset is another kind of fault. The walk ignores control flow: a register has all its
-//! definitions at once. A value that depends on itself (a loop counter) is unbounded unless every ordering comparison
-//! of it is with something bounded; then it is taken to stay within that, plus its step.
+//! masks, shifts and constants, keep it below the width. Variables are taken to be non-negative, so a minimum is at
+//! most either argument: a negative offset is another kind of fault. The walk ignores control flow: a register has all
+//! its definitions at once. A value that depends on itself (a loop counter) is unbounded unless every ordering
+//! comparison of it is with something bounded; then it is taken to stay within that, plus its step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -365,7 +365,8 @@ mod tests {
         assert_eq!(scan(&body(7)).len(), 1, "a sixth of anything times seven may wrap");
     }
 
-    /// So is the high half of a product, which is how 32-bit registers divide; what it was made of may still have wrapped.
+    /// So is the high half of a product, which is how 32-bit registers divide; what it was made of may still have
+    /// wrapped.
     #[test]
     fn high_halves_do_not_wrap() {
         let body = |first: &str| {

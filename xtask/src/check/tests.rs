@@ -12,8 +12,8 @@ use crate::resources::{self, CubinFacts};
 use crate::sources;
 use crate::workspace::{self, ARCHITECTURES, Unit, Workspace};
 
-/// The smallest architecture crate of the workspace and its sources, copied. Schedules without a program are left out and
-/// the sources' digests brought up to date, so that the copy is sound also while a kernel is being changed.
+/// The smallest architecture crate of the workspace and its sources, copied. Schedules without a program are left out
+/// and the sources' digests brought up to date, so that the copy is sound also while a kernel is being changed.
 struct Copy {
     workspace: Workspace,
     manifest: Manifest,

@@ -288,8 +288,8 @@ impl Planner<'_> {
         chosen.copied().ok_or_else(|| no_program(self.architecture, format!("{role:?} of engine {engine:?}")))
     }
 
-    /// The program of the stage `prepare`: of the engine's or that on registers, the one with the most value heads to a CTA
-    /// that divide those of a key head.
+    /// The program of the stage `prepare`: of the engine's or that on registers, the one with the most value heads to a
+    /// CTA that divide those of a key head.
     fn prepare(&self) -> Result<&'static Schedule> {
         let group = self.problem.value_heads / self.problem.heads;
         let divides = |schedule: &&Schedule| group.is_multiple_of(prepare::value_heads(schedule).into());
@@ -307,8 +307,8 @@ impl Planner<'_> {
         }
     }
 
-    /// But on registers one program leaves a tape, with or without outputs, and another none. States and maps are of one
-    /// program there.
+    /// But on registers one program leaves a tape, with or without outputs, and another none. States and maps are of
+    /// one program there.
     fn stage(&self, role: Role) -> Stage {
         let states = self.problem.training && self.problem.pins.save_state;
         match (role, self.engine(role)) {

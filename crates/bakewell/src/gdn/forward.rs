@@ -51,7 +51,8 @@ pub struct ForwardArgs<'a> {
     pub ht: Option<TensorView<'a>>,
     /// Where the tape goes; present exactly when the problem is one of training.
     pub tape: Option<Tape<'a>>,
-    /// Workspace of at least [`Plan::workspace_bytes`] bytes, u8, 256-byte aligned; `None` lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`] bytes, u8, 256-byte aligned; `None` lets the binding allocate
+    /// it.
     pub workspace: Option<TensorView<'a>>,
 }
 

@@ -24,9 +24,9 @@
 //! stride apart; of `g` and `beta` any token stride, head stride 1. The head views of a packed qkv row buffer are such
 //! tensors. Anything else must stand in [`Gdn::copies`]: a launch then copies it first, and the plan says so.
 //!
-//! A forward leaves a [tape] that its backward reads. The same inputs, layout, device model and pins give the same bits,
-//! run to run; so do packed and contiguous inputs, either order of sequences, a saved and a recomputed tape, host and
-//! device offsets. Other segments, engines or architectures give other roundings.
+//! A forward leaves a [tape] that its backward reads. The same inputs, layout, device model and pins give the same
+//! bits, run to run; so do packed and contiguous inputs, either order of sequences, a saved and a recomputed tape, host
+//! and device offsets. Other segments, engines or architectures give other roundings.
 //!
 //! | module | subject |
 //! |---|---|

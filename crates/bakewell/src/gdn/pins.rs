@@ -15,8 +15,9 @@ pub struct Pins {
     pub segment_chunks: Option<u32>,
     /// Value columns of a CTA of the scans: 32, 64 or 128. Changes no bits.
     pub value_columns: Option<u32>,
-    /// Nats of decay after which a pre-scan takes what was before as forgotten, 0 for never; 24 without: what is left out is
-    /// below 2^-34 of it. Applies with `l2norm`, to tokens with beta in 0..=2. Changes bits where it cuts a sequence.
+    /// Nats of decay after which a pre-scan takes what was before as forgotten, 0 for never; 24 without: what is left
+    /// out is below 2^-34 of it. Applies with `l2norm`, to tokens with beta in 0..=2. Changes bits where it cuts a
+    /// sequence.
     pub forget_after: Option<u32>,
     /// Whether the longest sequences start first. Changes no bits.
     pub longest_first: bool,

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! where rounds are CTAs over what the SMs hold at once, and primes mark the pre-scan. Where nothing is forgotten every
-//! chunk is pre-scanned, twice as many CTAs make M as well, and `(k - 1) boundary` is added. It pays only while SMs would be
-//! idle. The smallest of 1..=16 wins, ties go to fewer segments, and whole sequences stay unless a cut gains 5 %.
+//! chunk is pre-scanned, twice as many CTAs make M as well, and `(k - 1) boundary` is added. It pays only while SMs
+//! would be idle. The smallest of 1..=16 wins, ties go to fewer segments, and whole sequences stay unless a cut gains
+//! 5 %.
 
 use bakewell_core::schedule::gdn::Costs;
 

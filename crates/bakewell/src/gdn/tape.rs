@@ -23,8 +23,8 @@ use crate::workspace::WORKSPACE_ALIGNMENT;
 
 /// Memory that a forward fills and its backward reads: bytes of the caller, and the facts that they were made of.
 ///
-/// Made by [`Plan::tape`](crate::Plan::tape) of the forward; must live, unchanged, until the backward has run. A backward
-/// whose problem or pins make another tape refuses it.
+/// Made by [`Plan::tape`](crate::Plan::tape) of the forward; must live, unchanged, until the backward has run. A
+/// backward whose problem or pins make another tape refuses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tape<'a> {
     pub(super) view: TensorView<'a>,

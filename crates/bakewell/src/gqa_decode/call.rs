@@ -36,8 +36,8 @@ pub struct GqaDecodeArgs<'a> {
     pub out: TensorView<'a>,
     /// Log-sum-exp output; present exactly when the problem wants it.
     pub lse: Option<TensorView<'a>>,
-    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None`
-    /// lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned;
+    /// `None` lets the binding allocate it.
     pub workspace: Option<TensorView<'a>>,
 }
 

@@ -67,8 +67,8 @@ pub struct Nvfp4ContextArgs<'a> {
     pub bmm1_scale: Scale<'a>,
     /// Factor of the output; finite. On the host or the device like the other.
     pub bmm2_scale: Scale<'a>,
-    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None`
-    /// lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned;
+    /// `None` lets the binding allocate it.
     pub workspace: Option<TensorView<'a>>,
 }
 

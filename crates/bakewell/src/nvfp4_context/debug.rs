@@ -10,9 +10,9 @@
 //! | `k_scale`, `v_scale` | e4m3 | `[num_pages, kv_heads, 16, 8]` | likewise |
 //! | `k`, `v` | e4m3 | `[num_pages, kv_heads, 16, 128]` | contiguous, addresses multiples of 16 |
 //!
-//! Every page of the pool, whether a table names it or not, tokens and dims in natural order. No length takes part, so that
-//! what attention replaces by zeros, tokens past a request's last, is shown as it lies. Programs expand by the functions of
-//! their architecture's paged kernels; on sm90 those transpose V, and this program transposes it back.
+//! Every page of the pool, whether a table names it or not, tokens and dims in natural order. No length takes part, so
+//! that what attention replaces by zeros, tokens past a request's last, is shown as it lies. Programs expand by the
+//! functions of their architecture's paged kernels; on sm90 those transpose V, and this program transposes it back.
 //!
 #![cfg_attr(feature = "reference", doc = "```")]
 #![cfg_attr(not(feature = "reference"), doc = "```no_run")]

@@ -37,8 +37,8 @@ pub struct Decision {
     pub launch: Option<LaunchConfig>,
     /// The launch after, which merges split tiles.
     pub merge: Option<Merge>,
-    /// `expanded` where a launch expands the cache; `partial_out`, `partial_max` and `partial_sum` where splits merge through
-    /// global memory, `completed` where the last CTA of a tile merges them.
+    /// `expanded` where a launch expands the cache; `partial_out`, `partial_max` and `partial_sum` where splits merge
+    /// through global memory, `completed` where the last CTA of a tile merges them.
     pub workspace: WorkspaceLayout,
     /// Tensors that a launch would copy. This operation copies none.
     pub copies: Vec<String>,
@@ -344,8 +344,8 @@ fn decode(
     )
 }
 
-/// Checks the geometry, adds a workspace for expanded tiles and one for partial results of shape `rows`, or drops all that an
-/// empty problem does not need.
+/// Checks the geometry, adds a workspace for expanded tiles and one for partial results of shape `rows`, or drops all
+/// that an empty problem does not need.
 fn finish(problem: &Nvfp4Context, mut decision: Decision, partials: Option<&[u64; 3]>) -> Result<Decision> {
     if problem.is_empty() {
         (decision.launch, decision.expansion, decision.merge) = (None, None, None);
@@ -395,7 +395,8 @@ fn visited(queries: u64, keys: u64, tile_tokens: u64) -> impl Iterator<Item = (i
 }
 
 /// Whether CTAs of packed heads are done before those of single heads, each of which has several tiles: the fullest CTA
-/// works off its tiles, each for the mean of what its blocks take. A block counts as a half more than the tile has. Ties go to the single.
+/// works off its tiles, each for the mean of what its blocks take. A block counts as a half more than the tile has.
+/// Ties go to the single.
 fn ends_sooner(problem: &Nvfp4Context, packed: &Schedule, single: &Schedule, sm_count: u32) -> bool {
     // Time of all tiles, tiles of the fullest CTA, tiles.
     let costs = |schedule: &Schedule| {
@@ -426,8 +427,8 @@ const DECODE_CLUSTER: u32 = 8;
 /// Fewest blocks of keys per split where splits merge through global memory.
 const DECODE_GLOBAL_BLOCKS: u64 = 8;
 
-/// Splits that fill the device: a power of two, which one cluster merges; or a multiple of the cluster, where splits are
-/// long enough to pay for a merge through global memory.
+/// Splits that fill the device: a power of two, which one cluster merges; or a multiple of the cluster, where splits
+/// are long enough to pay for a merge through global memory.
 fn decode_splits(choice: &Choice, units: u32, max_kv_len: u64, ctas: u32) -> u32 {
     let blocks = max_kv_len.div_ceil(BLOCK_KEYS.into());
     let idle = ctas / units.max(1);

@@ -20,16 +20,16 @@
 //! E4M3 tensors may also come as u8. Bytes: element `2i` of a row lies in the low nibble of byte `i`. Scales of K lie
 //! `[token][group of 16]`, those of V `[token / 4][group][token % 4]`. Base addresses are multiples of 16.
 //!
-//! Lengths, offsets and page ids stay on the device. Table entries past a request's last page are never followed, and cache
-//! slots past its length may hold anything. A row that sees nothing is zero, with log-sum-exp -inf. `softmax_scale`, the
-//! scales of q and of the K tensor belong into `bmm1_scale`, those of V and of the output into `bmm2_scale`: FP8 output
-//! of small values needs an output scale.
+//! Lengths, offsets and page ids stay on the device. Table entries past a request's last page are never followed, and
+//! cache slots past its length may hold anything. A row that sees nothing is zero, with log-sum-exp -inf.
+//! `softmax_scale`, the scales of q and of the K tensor belong into `bmm1_scale`, those of V and of the output into
+//! `bmm2_scale`: FP8 output of small values needs an output scale.
 //!
 //! Without split, the same inputs give the same bytes of a family for any SM count, page order and batch, and on every
-//! schedule of the architectures with tensor memory. A split adds the order of the splits, which the plan fixes. The paged
-//! family rounds the weights to E4M3 as they enter the second product, decode to f16. The expanded family, for many query
-//! rows, gives the bytes of the paged one; it expands the cache into the workspace first, 256 bytes for each token and KV
-//! head of `batch * max_kv_len`.
+//! schedule of the architectures with tensor memory. A split adds the order of the splits, which the plan fixes. The
+//! paged family rounds the weights to E4M3 as they enter the second product, decode to f16. The expanded family, for
+//! many query rows, gives the bytes of the paged one; it expands the cache into the workspace first, 256 bytes for each
+//! token and KV head of `batch * max_kv_len`.
 //!
 //! [`mod@decide`] is the pure planner: pack, splits, geometry, workspace. [`debug`] shows what kernels make of a cache.
 

@@ -1,5 +1,5 @@
-//! NVFP4 pre-attention: norm, modulation, quantisation of the hidden states, and the NVFP4 QKV GEMM with its epilogue, in
-//! two launches.
+//! NVFP4 pre-attention: norm, modulation, quantisation of the hidden states, and the NVFP4 QKV GEMM with its epilogue,
+//! in two launches.
 //!
 //! ```text
 //! n = bf16(x * rstd * x_norm_weight)                       rstd = 1 / sqrt(mean(x^2) + eps)
@@ -30,19 +30,19 @@
 //! | `debug_adaln_bf16` | bf16 | `[tokens, hidden]` | optional output: `h` |
 //! | `debug_q_bf16`, `debug_k_bf16` | bf16 | `[tokens, heads, 128]` | optional outputs: before quantisation |
 //!
-//! All are contiguous; addresses are multiples of 16, of `out_sf` of 8, of indices and scales of 4. Scale bytes may also
-//! come as e4m3, and E4M3 results as u8. What is read when binding has no effect when it changes afterwards, except that
-//! changing `x_global_scale` is not supported; all other tensors may change between launches.
+//! All are contiguous; addresses are multiples of 16, of `out_sf` of 8, of indices and scales of 4. Scale bytes may
+//! also come as e4m3, and E4M3 results as u8. What is read when binding has no effect when it changes afterwards,
+//! except that changing `x_global_scale` is not supported; all other tensors may change between launches.
 //!
-//! E4M3 holds magnitudes of 2^-9 to 448 with one scale per kind: results far below 1 need a `qkv_scales` as small, or they
-//! come out as 0.
+//! E4M3 holds magnitudes of 2^-9 to 448 with one scale per kind: results far below 1 need a `qkv_scales` as small, or
+//! they come out as 0.
 //!
-//! The activation and its scales are the same bytes everywhere. So are `out_q` and `out_sf` in every head row whose sums
-//! fit 24 bits in whatever order they are added; in other rows the last bit of a word may differ between architectures,
-//! not between launches. [`crate::nvfp4`] makes and reads such tensors on the host.
+//! The activation and its scales are the same bytes everywhere. So are `out_q` and `out_sf` in every head row whose
+//! sums fit 24 bits in whatever order they are added; in other rows the last bit of a word may differ between
+//! architectures, not between launches. [`crate::nvfp4`] makes and reads such tensors on the host.
 //!
-//! [`mod@decide`] is the pure planner: schedules, geometry, workspace; [`gemm`] is what the families of the second kernel do
-//! differently.
+//! [`mod@decide`] is the pure planner: schedules, geometry, workspace; [`gemm`] is what the families of the second
+//! kernel do differently.
 
 mod call;
 pub mod decide;

@@ -58,8 +58,8 @@ pub struct Nvfp4PreAttentionArgs<'a> {
     pub debug_q_bf16: Option<TensorView<'a>>,
     /// K before quantisation.
     pub debug_k_bf16: Option<TensorView<'a>>,
-    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned; `None`
-    /// lets the binding allocate it.
+    /// Workspace of at least [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) bytes, u8, 256-byte aligned;
+    /// `None` lets the binding allocate it.
     pub workspace: Option<TensorView<'a>>,
 }
 

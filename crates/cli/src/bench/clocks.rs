@@ -1,6 +1,7 @@
 //! The clocks. Each gives microseconds per call with the median and the spread of its repetitions.
 //!
-//! * *cold*: events around one call, after the L2 was flushed by a read of 256 MiB. Contains the floor of an event pair.
+//! * *cold*: events around one call, after the L2 was flushed by a read of 256 MiB. Contains the floor of an event
+//!   pair.
 //! * *rotating*: calls over distinct inputs captured in one graph, per call, after the same flush.
 //! * *host*: time of the calling thread per launch of a binding, without waiting for the work.
 //!
@@ -23,8 +24,8 @@ const COLD_REPETITIONS: usize = 50;
 const GRAPH_REPETITIONS: usize = 20;
 const WARM_UPS: usize = 3;
 
-/// Launches of one measurement of the host's cost: fewer than a stream holds before it makes the caller wait, and of long
-/// work no more than take so many microseconds, but some.
+/// Launches of one measurement of the host's cost: fewer than a stream holds before it makes the caller wait, and of
+/// long work no more than take so many microseconds, but some.
 const HOST_LAUNCHES: f64 = 100.0;
 const FEWEST_HOST_LAUNCHES: f64 = 4.0;
 const HOST_WORK_US: f64 = 20_000.0;

@@ -1,4 +1,5 @@
-//! The matrix product of cuBLAS, a peer where the machine has the library: looked for when a benchmark runs, never linked.
+//! The matrix product of cuBLAS, a peer where the machine has the library: looked for when a benchmark runs, never
+//! linked.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -146,8 +147,8 @@ impl Cublas {
         let (a, b, out) = (pointer(&product.a), pointer(&product.b), pointer(&product.out));
         // The library counts columns first: out^T[n, m] = b[n, k] . a^T[k, m].
         //
-        // SAFETY: the handle lives; the matrices have these sizes, and the caller keeps them until the stream has done the
-        // work; the factors are read before the call returns.
+        // SAFETY: the handle lives; the matrices have these sizes, and the caller keeps them until the stream has done
+        // the work; the factors are read before the call returns.
         self.runtime.with_context(|| unsafe {
             done("cublasSetStream", (self.set_stream)(self.handle, stream.raw() as *mut c_void))?;
             let workspace = pointer(&self.workspace);

@@ -1,5 +1,5 @@
-//! Speed of the emulator itself, on the host: instructions per second and core, products per second, and how CTAs spread over
-//! cores. The programs are a loop each.
+//! Speed of the emulator itself, on the host: instructions per second and core, products per second, and how CTAs
+//! spread over cores. The programs are a loop each.
 
 use std::time::Instant;
 
@@ -78,8 +78,8 @@ const PLAIN: Program = Program {
     epilogue: "",
 };
 
-/// Finite f16 values of both signs in the 48 KiB of the tile and in registers, visible to matrix instructions, and the first
-/// bits of a descriptor of the tile.
+/// Finite f16 values of both signs in the 48 KiB of the tile and in registers, visible to matrix instructions, and the
+/// first bits of a descriptor of the tile.
 const VALUES: &str = "mov.u32 %r20, 0; mov.u32 %r21, %r3; mul.lo.u32 %r5, %r0, 0x9E3779B1; and.b32 %r5, %r5, 0x83FF83FF; or.b32 %r5, %r5, 0x3C003C00;
     xor.b32 %r6, %r5, 0x80000101; xor.b32 %r7, %r5, 0x01108220; xor.b32 %r8, %r5, 0x83018015; mov.u32 %r9, %r6; mov.u32 %r10, %r8;
     FILL: st.shared.v4.u32 [%r21], {%r5, %r6, %r7, %r8}; add.u32 %r21, %r21, 2048; add.u32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 24; @%p1 bra FILL;

@@ -1,7 +1,7 @@
 //! Shapes, inputs, bytes and operations of Gated DeltaNet training.
 //!
-//! A shape gives a row per way to use it: the forward alone without a tape, on packed rows read in place, on packed rows
-//! copied first, and on contiguous tensors; forward and backward; and the step of a layer whose activations are
+//! A shape gives a row per way to use it: the forward alone without a tape, on packed rows read in place, on packed
+//! rows copied first, and on contiguous tensors; forward and backward; and the step of a layer whose activations are
 //! checkpointed, which runs the forward twice. Where a plan cuts sequences, how long it takes depends on how much of a
 //! state the gates leave, so that the forward and both calls have a row each where nothing may be forgotten.
 
@@ -28,8 +28,8 @@ const FEWEST_CALLS: usize = 4;
 const SEED: u64 = 29;
 /// Random numbers that tensors are filled with copies of.
 const NOISE: usize = 1 << 21;
-/// Tokens of the first sequence whose outputs are compared with the reference, which is slow; and length up to which its
-/// gradients, which need all of it, are.
+/// Tokens of the first sequence whose outputs are compared with the reference, which is slow; and length up to which
+/// its gradients, which need all of it, are.
 const CHECKED_TOKENS: u64 = 2048;
 const CHECKED_LENGTH: u64 = 4096;
 /// Gates are uniform from this, in nats per token, to 0; write strengths from 0 to the other.
@@ -468,7 +468,8 @@ fn digests(device: &Device, decisions: &[&Decision]) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// By hand for one chunk of one key head and three value heads: 64 rows of 2 x 256 + 2 x 768 + 24 bytes; 26 products.
+    /// By hand for one chunk of one key head and three value heads: 64 rows of 2 x 256 + 2 x 768 + 24 bytes; 26
+    /// products.
     #[test]
     fn bytes_and_operations_are_those_of_the_formulas() {
         let shape = Shape { heads: 1, value_heads: 3, tokens: 64, sequences: 1, pins: Pins::default() };

@@ -53,7 +53,8 @@ pub(super) trait Shape: fmt::Display {
     /// The arguments of a call.
     fn args<'a>(&self, views: &Views<'a>) -> Result<<Self::Problem as Problem>::Args<'a>>;
 
-    /// Compares the outputs of a set with the reference where that takes no longer than the rest, and says what was done.
+    /// Compares the outputs of a set with the reference where that takes no longer than the rest, and says what was
+    /// done.
     fn check(&self, plan: &Plan<Self::Problem>, set: &Buffers) -> anyhow::Result<String>;
 
     /// Times what other libraries do of the same, right after the operation.

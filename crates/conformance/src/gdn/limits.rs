@@ -1,9 +1,9 @@
 //! How far outputs and gradients may be from what is expected, and why.
 //!
-//! Two ratios per tensor: `rms(error) / rms(expected)` and `max |error| / max |expected|`. Chunked kernels round operands
-//! of products to bf16 (the inverse of a chunk, states, `v_new`, decayed copies of them); emulating exactly those
-//! roundings over the goldens and held-back cases gave the worst ratios below, and the limits lie a quarter to twice
-//! above them. The worst cases have little decay, correlated keys and `beta` near 1.
+//! Two ratios per tensor: `rms(error) / rms(expected)` and `max |error| / max |expected|`. Chunked kernels round
+//! operands of products to bf16 (the inverse of a chunk, states, `v_new`, decayed copies of them); emulating exactly
+//! those roundings over the goldens and held-back cases gave the worst ratios below, and the limits lie a quarter to
+//! twice above them. The worst cases have little decay, correlated keys and `beta` near 1.
 //!
 //! | | o | ht | dq | dk | dv | dg | dbeta | dh0 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -14,8 +14,8 @@
 //! 2^-8 = 3.9e-3 to bf16 and 2^-24 to f32; scale and expected values in files were rounded to f32 as well.
 //!
 //! A `dbeta` is a sum of 128 products of two rounded factors. Where it is far smaller than they are, the
-//! roundings show; a larger tensor averages that out. One of fewer than 16 elements is held against the norm of its products
-//! instead: factors rounded by up to 2^-8 leave up to 2^-8 sqrt(2) of that norm, as a random sum.
+//! roundings show; a larger tensor averages that out. One of fewer than 16 elements is held against the norm of its
+//! products instead: factors rounded by up to 2^-8 leave up to 2^-8 sqrt(2) of that norm, as a random sum.
 //!
 //! `dg` is judged per value head as well, against the size of that head's own gradient, so that a head of strong decay
 //! cannot hide behind one of weak decay.

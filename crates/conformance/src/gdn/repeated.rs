@@ -1,7 +1,8 @@
 //! Calls of many sequences that repeat a few, compared byte for byte with what the few give.
 //!
-//! The reference takes a minute for so many tokens and heads. What a sequence gives depends neither on its place nor on its
-//! neighbours, so a call on sequences that repeat gives the bytes of the few, wherever its tensors pass 2^31 elements.
+//! The reference takes a minute for so many tokens and heads. What a sequence gives depends neither on its place nor on
+//! its neighbours, so a call on sequences that repeat gives the bytes of the few, wherever its tensors pass 2^31
+//! elements.
 
 use bakewell::error::Property;
 use bakewell::gdn::{Backward, BackwardArgs, Forward, ForwardArgs, Gdn, Pins, Sequences};
@@ -167,7 +168,8 @@ impl Repeated {
         Ok(Repeated { problem, device: device.clone(), buffers })
     }
 
-    /// The first output, of some sequences, whose bytes are not those that the few gave; nothing is written behind an output.
+    /// The first output, of some sequences, whose bytes are not those that the few gave; nothing is written behind an
+    /// output.
     ///
     /// # Errors
     /// The device's, or [`Error::Argument`] for an output that is missing.

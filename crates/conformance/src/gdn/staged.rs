@@ -25,8 +25,8 @@ pub enum Place {
     Gapped,
     /// Odd strides and addresses: every input is copied first.
     Copied,
-    /// Tokens 2^26 elements apart, and nothing between: the 17th and 33rd of two-byte elements lie past 2^31 and 2^32 bytes,
-    /// the 33rd and 65th past as many elements.
+    /// Tokens 2^26 elements apart, and nothing between: the 17th and 33rd of two-byte elements lie past 2^31 and 2^32
+    /// bytes, the 33rd and 65th past as many elements.
     Giant,
 }
 

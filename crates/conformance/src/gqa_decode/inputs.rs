@@ -31,8 +31,8 @@ pub enum Distribution {
     Large,
     /// The last key of each request dominates: the running maximum moves late.
     Peaked,
-    /// Values that encode positions: K all zero, V is `slot / 64 + kv_head / 2 + column / 128`, so that the output is the
-    /// mean over the slots, and a wrong slot, head or column shows as a number that can be read.
+    /// Values that encode positions: K all zero, V is `slot / 64 + kv_head / 2 + column / 128`, so that the output is
+    /// the mean over the slots, and a wrong slot, head or column shows as a number that can be read.
     Positions,
 }
 

@@ -47,8 +47,8 @@ impl Judged for Inputs {
     const OPERATION: Operation = Operation::GqaDecode;
     type Expected = Expected;
 
-    /// A file with `q`, `kv`, `sequence_lengths`, each in `0..=capacity`, and, in the metadata, `q_scale` (1 if absent) and
-    /// `num_splits` (the route decides if absent).
+    /// A file with `q`, `kv`, `sequence_lengths`, each in `0..=capacity`, and, in the metadata, `q_scale` (1 if absent)
+    /// and `num_splits` (the route decides if absent).
     fn from_file(file: &TensorFile) -> Result<Inputs> {
         let (q, kv) = (file.tensor("q")?.clone(), file.tensor("kv")?.clone());
         let sequence_lengths = file.tensor("sequence_lengths")?.clone();

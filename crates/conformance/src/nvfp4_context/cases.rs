@@ -32,7 +32,8 @@ impl Case {
         inputs
     }
 
-    /// Whether the device has what the case is pinned to: only the expanded family and schedules by name may be missing.
+    /// Whether the device has what the case is pinned to: only the expanded family and schedules by name may be
+    /// missing.
     pub fn runs_on(&self, device: &Device) -> bool {
         let everywhere = self.family != Some(Family::Expanded) && self.schedule.is_none();
         everywhere || device.plan(&self.inputs().problem).is_ok()

@@ -62,8 +62,8 @@ impl Judged for Inputs {
     type Expected = Expected;
 
     /// A file with the operation's tensors and, in the metadata, `bmm1_scale` and `bmm2_scale`; `max_q_len` and
-    /// `max_kv_len` where they are known (the largest lengths otherwise); `num_splits`, `family` and `schedule` where the
-    /// problem is pinned to them.
+    /// `max_kv_len` where they are known (the largest lengths otherwise); `num_splits`, `family` and `schedule` where
+    /// the problem is pinned to them.
     fn from_file(file: &TensorFile) -> Result<Inputs> {
         let tensor = |name| file.tensor(name).cloned();
         let (q, k_packed, page_table) = (tensor("q")?, tensor("k_packed")?, tensor("page_table")?);
@@ -209,8 +209,8 @@ impl Judged for Inputs {
     }
 }
 
-/// Bytes that any kernel must move for so many keys in so many pages: packed keys and values with their scales, queries,
-/// outputs, page ids.
+/// Bytes that any kernel must move for so many keys in so many pages: packed keys and values with their scales,
+/// queries, outputs, page ids.
 pub fn live_bytes(problem: &Nvfp4Context, keys: u64, pages: u64) -> u64 {
     let token = 2 * problem.kv_heads * (problem.head_dim / 2 + problem.head_dim / 16);
     keys * token + 2 * problem.total_q * problem.q_heads * problem.head_dim + 4 * pages

@@ -21,7 +21,8 @@ impl Case {
     }
 }
 
-/// Around the borders of tiles of 8, 16 and 128 tokens: results have 128 rows of scales in a tile, a cluster 256 tokens.
+/// Around the borders of tiles of 8, 16 and 128 tokens: results have 128 rows of scales in a tile, a cluster 256
+/// tokens.
 const TOKENS: [u64; 11] = [1, 2, 7, 8, 15, 16, 127, 128, 129, 255, 257];
 
 /// Every number of destinations, with one head each where heads are even.
@@ -38,7 +39,8 @@ const TABLE_ROWS: [u64; 4] = [3, 1, 9, 17];
 /// Tokens, destinations, heads, hidden elements, rotated elements, table rows.
 type Size = [u64; 6];
 
-/// Hidden elements of whole windows of K = 96, and those of the model, for which the norm kernel has a program of its own.
+/// Hidden elements of whole windows of K = 96, and those of the model, for which the norm kernel has a program of its
+/// own.
 const LONG_ROWS: [Size; 4] =
     [[5, 1, 2, 768, 96, 3], [3, 1, 2, 1536, 96, 3], [2, 8, 8, 768, 96, 3], [3, 1, 2, 5376, 96, 3]];
 

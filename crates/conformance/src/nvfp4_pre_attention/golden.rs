@@ -10,8 +10,8 @@ use crate::file::load_folder;
 use crate::{HostTensor, TensorFile};
 
 /// A golden. Its tensors carry the names of the operation's arguments; intermediates have names of their own:
-/// `norm_rstd`, `norm_bf16`, `adaln_bf16`, `alpha`, `qkv_bf16`, `qk_rstd`, `q_bf16`, `k_bf16`, and scales without padding
-/// `activation_sf_linear`, `out_sf_linear`.
+/// `norm_rstd`, `norm_bf16`, `adaln_bf16`, `alpha`, `qkv_bf16`, `qk_rstd`, `q_bf16`, `k_bf16`, and scales without
+/// padding `activation_sf_linear`, `out_sf_linear`.
 #[derive(Clone, Debug)]
 pub struct Golden {
     /// Name of the case.

@@ -11,8 +11,8 @@ use crate::staged::Outputs;
 /// Share of the bytes of undetermined rows that may differ, by one code each.
 ///
 /// An f32 sum in another order moves a bf16 word in about 1 of 10^4 cases, and a code less often. A model with outlier
-/// channels (H = 5376, 98 304 bytes) has none that differ when added in steps of 16 to 96 or with 24-bit truncation, and
-/// 469 with the 14-bit accumulator that 8-bit products would have: that is what the limit must catch.
+/// channels (H = 5376, 98 304 bytes) has none that differ when added in steps of 16 to 96 or with 24-bit truncation,
+/// and 469 with the 14-bit accumulator that 8-bit products would have: that is what the limit must catch.
 const UNDETERMINED_SHARE: f64 = 1e-4;
 
 /// Results as numbers, without the output's global scale; in their own order.

@@ -156,8 +156,8 @@ impl Judged for Inputs {
     }
 }
 
-/// Bytes that any two kernels must move: the first reads hidden states and writes the activation; the second reads it, the
-/// weight and the rotation, and writes the results.
+/// Bytes that any two kernels must move: the first reads hidden states and writes the activation; the second reads it,
+/// the weight and the rotation, and writes the results.
 pub fn live_bytes(problem: &Nvfp4PreAttention) -> u64 {
     let activation = problem.tokens * problem.hidden / 2 + problem.activation_scales_shape()[0];
     let weight = problem.columns() * (problem.hidden / 2 + problem.hidden / 16);

@@ -30,8 +30,8 @@ const POISON: u8 = 0xFF;
 /// Copies of the few that are uploaded at once.
 const COPIES: u64 = 64;
 
-/// A few tokens of a problem for one destination: hidden states, tables and rotations as [`Inputs::generate`] makes them,
-/// weights of random codes whose block scales are 1/2 and 1.
+/// A few tokens of a problem for one destination: hidden states, tables and rotations as [`Inputs::generate`] makes
+/// them, weights of random codes whose block scales are 1/2 and 1.
 ///
 /// # Panics
 /// For a problem that breaks the contract.
@@ -60,11 +60,11 @@ pub fn few(problem: &Nvfp4PreAttention, seed: u64) -> Inputs {
 const E4M3_HALF: u8 = 0x30;
 const E4M3_ONE: u8 = 0x38;
 
-/// The same where nothing depends on an order of sums: modulation scales of -1, so that the activation is the shift, and
-/// shifts that the format holds, with block scales of 2^6 and 2^7.
+/// The same where nothing depends on an order of sums: modulation scales of -1, so that the activation is the shift,
+/// and shifts that the format holds, with block scales of 2^6 and 2^7.
 ///
-/// In units of the smallest code and scale an element of either operand is at most 24, so the sum of magnitudes of a word
-/// is at most `576 * hidden`, and exact in f32 up to 2^24: every head row is determined.
+/// In units of the smallest code and scale an element of either operand is at most 24, so the sum of magnitudes of a
+/// word is at most `576 * hidden`, and exact in f32 up to 2^24: every head row is determined.
 ///
 /// # Errors
 /// [`Error::Argument`] for more hidden elements than that.
@@ -92,8 +92,8 @@ pub fn exact(problem: &Nvfp4PreAttention, seed: u64) -> Result<Inputs> {
     })
 }
 
-/// Tokens in windows: the first, the last, and those on both sides of byte and element 2^31 and 2^32 of every tensor, with
-/// the other tokens of their scale tiles.
+/// Tokens in windows: the first, the last, and those on both sides of byte and element 2^31 and 2^32 of every tensor,
+/// with the other tokens of their scale tiles.
 pub fn borders(problem: &Nvfp4PreAttention) -> Vec<Range<u64>> {
     let tokens = problem.tokens;
     let crossed = tensors(problem).into_iter().flat_map(|spec| {
@@ -116,7 +116,8 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Runs a call on `tokens` tokens that repeat the few, for some number of destinations; outputs are poisoned before.
+    /// Runs a call on `tokens` tokens that repeat the few, for some number of destinations; outputs are poisoned
+    /// before.
     ///
     /// # Errors
     /// The plan's, the binding's or the device's.
@@ -149,8 +150,9 @@ impl Repeated {
         &self.problem
     }
 
-    /// The first output, of some windows of tokens that begin at whole scale tiles, whose bytes are not those of the few;
-    /// padding is zero, and nothing is written behind an output. `few` are the outputs of the few for one destination.
+    /// The first output, of some windows of tokens that begin at whole scale tiles, whose bytes are not those of the
+    /// few; padding is zero, and nothing is written behind an output. `few` are the outputs of the few for one
+    /// destination.
     ///
     /// # Errors
     /// The device's, or [`Error::Argument`] for an output that is missing.

@@ -1,5 +1,5 @@
-//! Some tokens of a call, where the reference would take minutes for all of them: each token's results depend on its own
-//! inputs and on the weights only.
+//! Some tokens of a call, where the reference would take minutes for all of them: each token's results depend on its
+//! own inputs and on the weights only.
 
 use bakewell::nvfp4_pre_attention::{Nvfp4PreAttention, OutputFormat};
 use bakewell::{DType, Result, nvfp4};

@@ -21,8 +21,8 @@ pub fn serves(schedule: &Tcgen05, problem: &Nvfp4PreAttention) -> bool {
         && schedule.fits_hidden(problem.hidden)
 }
 
-/// Runs one schedule on the reference's activation, which is among the outputs, as if the norm kernel had made it. Scales of
-/// rows that do not exist are zeroed first, as that kernel does.
+/// Runs one schedule on the reference's activation, which is among the outputs, as if the norm kernel had made it.
+/// Scales of rows that do not exist are zeroed first, as that kernel does.
 ///
 /// # Errors
 /// The device's, [`Error::NoProgram`], or [`Error::Argument`] for a write outside a tensor.

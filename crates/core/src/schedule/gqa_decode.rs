@@ -330,8 +330,8 @@ pub enum Splits {
 ///
 /// Above 132 rows come waves: `stream` where they fill the device, more splits where the last would be nearly empty,
 /// `stream_w5` where there are four and more of up to 2048 keys. Below, clusters share a row and merge without global
-/// memory while rows are short, and splits that fill the device read long ones. A row whose schedule is not compiled for
-/// a shape is passed over. Record: `docs/measurements/`.
+/// memory while rows are short, and splits that fill the device read long ones. A row whose schedule is not compiled
+/// for a shape is passed over. Record: `docs/measurements/`.
 pub const LARGE_DEVICE_ROUTES: &[Route<Choice>] = {
     const SHORT: &str = GqaDecode::SHORT.name;
     const K64: &str = GqaDecode::LONG_K64.name;

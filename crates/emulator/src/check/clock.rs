@@ -140,7 +140,8 @@ impl Stamp {
 pub struct View {
     /// What the warp knows.
     pub now: Stamp,
-    /// What a release fence of cluster scope or wider covered, here or on the path to here: a relaxed write hands it on.
+    /// What a release fence of cluster scope or wider covered, here or on the path to here: a relaxed write hands it
+    /// on.
     pub released: Option<Arc<Stamp>>,
     /// The same for fences of any scope, within the CTA.
     pub released_near: Option<Arc<Stamp>>,

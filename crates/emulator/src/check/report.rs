@@ -92,8 +92,8 @@ impl Reporter {
 
     /// Two accesses without order.
     ///
-    /// `in_effect`: devices keep the order. The one before is a `tcgen05.ld` that was issued in order, and only its wait is missing,
-    /// or a relaxed cluster barrier lies between.
+    /// `in_effect`: devices keep the order. The one before is a `tcgen05.ld` that was issued in order, and only its
+    /// wait is missing, or a relaxed cluster barrier lies between.
     pub fn race(&mut self, actor: &Actor, access: &Access<'_>, before: &Record, address: u64, in_effect: bool) {
         let (buffer, offset) = self.locate(access.space, address);
         let mine = describe(access.usage, access.proxy != Proxy::Generic || access.operation != 0);
@@ -168,7 +168,8 @@ impl Reporter {
         self.push(Kind::MissingProxyFence, actor, line, Some(buffer), message, true);
     }
 
-    /// An access to tensor memory with no `tcgen05.fence::after_thread_sync` before it, or one before it that none follows.
+    /// An access to tensor memory with no `tcgen05.fence::after_thread_sync` before it, or one before it that none
+    /// follows.
     pub fn missing_tensor_fence(&mut self, actor: &Actor, before: &Record, address: u64, after: bool) {
         let place = self.place(Space::Tensor, address);
         let line = self.program.line_of(before.actor.pc);

@@ -1,8 +1,8 @@
 //! Shadow memory: for every four bytes who wrote them last and who read them since.
 //!
 //! A cell holds two interned numbers, so that checking a tile is one comparison a cell: the number of a [`Record`] for
-//! the last write, and that of a set of records for the readers since. Bytes within a cell are told apart by a mask. When
-//! two writers share a cell the older one is forgotten: races may be missed there, none is made up.
+//! the last write, and that of a set of records for the readers since. Bytes within a cell are told apart by a mask.
+//! When two writers share a cell the older one is forgotten: races may be missed there, none is made up.
 
 use super::clock::{Stamp, reached};
 use super::hash::Map;
@@ -211,7 +211,8 @@ impl Shadow {
         index
     }
 
-    /// [`Self::touch`] of all four bytes of cells `from` to `until` of a page; those like the ones before take a short way.
+    /// [`Self::touch`] of all four bytes of cells `from` to `until` of a page; those like the ones before take a short
+    /// way.
     fn touch_whole(&mut self, check: &mut Check<'_>, page: usize, from: u64, until: u64) {
         const WHOLE: u32 = 0xf;
         let mut cell = from;

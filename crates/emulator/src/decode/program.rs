@@ -70,8 +70,8 @@ pub struct Demands {
 }
 
 impl Demands {
-    /// Registers of a thread at launch where the kernel fixes them: `.maxnreg`, or the share of a thread when the block size
-    /// and the CTAs per SM are given. Only then does setmaxnreg have an effect.
+    /// Registers of a thread at launch where the kernel fixes them: `.maxnreg`, or the share of a thread when the block
+    /// size and the CTAs per SM are given. Only then does setmaxnreg have an effect.
     pub fn registers_at_launch(&self) -> Option<u32> {
         let block = self.block_exact.or(self.block_most)?;
         let threads: u32 = block.iter().product::<u32>().next_multiple_of(128);

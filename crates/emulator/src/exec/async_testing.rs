@@ -5,8 +5,8 @@ use crate::emulator::{Emulator, Launch, Module, Report};
 use crate::isa::Target;
 use crate::options::{Checks, Options};
 
-/// A kernel and its launch. `%rd0` holds the address of the input, `%rd1` that of the output, `%r0` the thread, `%r1` the
-/// rank in the cluster. Shared memory: `bars` (8 mbarriers), `tile` (32 KiB, aligned to 1024).
+/// A kernel and its launch. `%rd0` holds the address of the input, `%rd1` that of the output, `%r0` the thread, `%r1`
+/// the rank in the cluster. Shared memory: `bars` (8 mbarriers), `tile` (32 KiB, aligned to 1024).
 #[derive(Clone)]
 pub(crate) struct Case<'a> {
     pub(crate) target: Target,

@@ -1,7 +1,7 @@
 //! atom and red on global and shared memory.
 //!
-//! f32 sums round to nearest; on global memory subnormal inputs and results become zero, on shared memory they stay. 16-bit
-//! float sums keep subnormals. Vector forms are indivisible element by element.
+//! f32 sums round to nearest; on global memory subnormal inputs and results become zero, on shared memory they stay.
+//! 16-bit float sums keep subnormals. Vector forms are indivisible element by element.
 
 use crate::check::{Access, Bytes, Order, Proxy, Scope, Use};
 use crate::decode::{Addr, Decoder, Refusal, types};

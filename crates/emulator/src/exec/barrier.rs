@@ -285,8 +285,8 @@ fn change_registers(machine: &mut Cluster, warp: &mut Warp, mask: u32, count: u3
     let now = warp.register_budget;
     if more && count < now || !more && count > now {
         if more && machine.program.demands.registers_most.is_none() {
-            // What the CTAs of an SM leave is a bound; the assembler may have given the kernel fewer. More it cannot have: to
-            // release up to a count above it is an illegal instruction on the device.
+            // What the CTAs of an SM leave is a bound; the assembler may have given the kernel fewer. More it cannot
+            // have: to release up to a count above it is an illegal instruction on the device.
             warp.register_budget = count;
             return Outcome::Yield;
         }

@@ -1,8 +1,8 @@
 //! Calls: arguments, recursion, functions chosen at run time, and the stack of a thread (`alloca`).
 //!
-//! A function has its registers and `.param` variables at fixed places. A call that may come back to its own function before
-//! it returns saves the caller's before and restores them afterwards. A call through a register is decoded as a chain of
-//! guarded calls, one for each function of that shape whose address the program takes.
+//! A function has its registers and `.param` variables at fixed places. A call that may come back to its own function
+//! before it returns saves the caller's before and restores them afterwards. A call through a register is decoded as a
+//! chain of guarded calls, one for each function of that shape whose address the program takes.
 
 use crate::decode::{Callee, Decoder, Formal, FrameRange, Guard, Refusal, Symbol};
 use crate::exec::compare::{CompareOp, Join, Relation};

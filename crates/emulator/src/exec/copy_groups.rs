@@ -1,4 +1,5 @@
-//! Groups of per-thread copies: `cp.async` and bulk copies, `commit_group`, `wait_group` (ISA notes, sections 2.3 and 2.4).
+//! Groups of per-thread copies: `cp.async` and bulk copies, `commit_group`, `wait_group` (ISA notes, sections 2.3 and
+//! 2.4).
 
 use std::collections::VecDeque;
 
@@ -255,8 +256,8 @@ pub fn execute(machine: &mut Cluster, warp: &mut Warp, mask: u32, op: GroupOp) -
     }
 }
 
-/// Lanes of a warp exit: their bulk copies must be waited for. Hardware keeps the memory until they have read it, which kernels in
-/// use count on, so that this is a warning.
+/// Lanes of a warp exit: their bulk copies must be waited for. Hardware keeps the memory until they have read it, which
+/// kernels in use count on, so that this is a warning.
 pub fn before_exit(machine: &mut Cluster, warp: &Warp, exiting: u32) {
     let left = warp.copies.unwaited() & exiting;
     if left != 0 {

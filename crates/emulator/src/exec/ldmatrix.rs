@@ -1,7 +1,7 @@
 //! ldmatrix, stmatrix, movmatrix (ISA notes, async 5.6).
 //!
-//! Row addresses come from the lanes: row `r` of matrix `m` from lane `rows * m + r`. The accesses are weak and generic-proxy;
-//! all lanes of the warp take part.
+//! Row addresses come from the lanes: row `r` of matrix `m` from lane `rows * m + r`. The accesses are weak and
+//! generic-proxy; all lanes of the warp take part.
 
 use crate::check::{Access, Bytes, Order, Proxy, Use};
 use crate::decode::{Addr, Decoder, Refusal};

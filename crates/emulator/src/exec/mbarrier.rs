@@ -171,8 +171,9 @@ fn find(machine: &Cluster, address: u32) -> Option<&Mbarrier> {
     machine.ctas.get(Cluster::rank_of(address) as usize)?.mbarriers.get(address & 0x00ff_ffff)
 }
 
-/// The phases in which the lanes of one instruction arrive. All that arrive at one barrier must do so in the same phase: when it
-/// completes before the last of them, its count is too small, and whoever waits does not wait for the rest.
+/// The phases in which the lanes of one instruction arrive. All that arrive at one barrier must do so in the same
+/// phase: when it completes before the last of them, its count is too small, and whoever waits does not wait for the
+/// rest.
 #[derive(Debug, Default)]
 pub(crate) struct Together {
     phases: Vec<(u32, u64)>,
@@ -253,7 +254,8 @@ pub(crate) fn check_lifetime(machine: &Cluster, actor: &Actor, address: u32) -> 
     }
 }
 
-/// Changes a barrier, keeps its word in shared memory, and tells the checkers. `operation` is not 0 when an engine does it.
+/// Changes a barrier, keeps its word in shared memory, and tells the checkers. `operation` is not 0 when an engine does
+/// it.
 ///
 /// # Errors
 /// MB01 and what [`Mbarrier::apply`] finds, as a fault of `actor`.
@@ -579,9 +581,9 @@ fn tell_pass(machine: &mut Cluster, warp: &Warp, passed: u32, at: &[u32; WARP], 
     }
 }
 
-/// The CTA of rank `rank` exited: bytes that were expected and never came, or came unasked, are reported (MB13), and so are
-/// barriers in mid-phase that an operation in flight will still signal (when it lands). Phases with some of their arrivals
-/// are a warning that is asked for (MB11).
+/// The CTA of rank `rank` exited: bytes that were expected and never came, or came unasked, are reported (MB13), and so
+/// are barriers in mid-phase that an operation in flight will still signal (when it lands). Phases with some of their
+/// arrivals are a warning that is asked for (MB11).
 pub fn cta_exit(machine: &mut Cluster, rank: u32) {
     let open_phases = machine.options.checks.open_phases;
     let barriers = machine.ctas[rank as usize].mbarriers.iter();

@@ -1,8 +1,8 @@
 //! mma.sync (ISA notes, async 5.7): one warp multiplies two small matrices held in registers.
 //!
-//! Fragments come from [`crate::layout::fragment`], sums from [`crate::numerics::dot`]. As recorded on Hopper: 16-bit and tf32
-//! products are one aligned sum over k; FP8 operands are widened to f16 and multiplied in two steps, the lower and the upper
-//! pair of every four k, from zero, and then C is added, rounded to nearest.
+//! Fragments come from [`crate::layout::fragment`], sums from [`crate::numerics::dot`]. As recorded on Hopper: 16-bit
+//! and tf32 products are one aligned sum over k; FP8 operands are widened to f16 and multiplied in two steps, the lower
+//! and the upper pair of every four k, from zero, and then C is added, rounded to nearest.
 
 mod decode;
 
@@ -155,7 +155,8 @@ fn operands(warp: &Warp, op: &MmaOp, mut f_a: impl FnMut(usize, u32), mut f_b: i
     }
 }
 
-/// Calls `f(position, code)` for the elements of registers; those of one register follow each other from `position(lane, register)` on.
+/// Calls `f(position, code)` for the elements of registers; those of one register follow each other from
+/// `position(lane, register)` on.
 #[inline(always)]
 fn each(warp: &Warp, regs: &[R32], bits: u32, position: impl Fn(u32, u32) -> usize, f: &mut impl FnMut(usize, u32)) {
     let field = u32::MAX >> (32 - bits);

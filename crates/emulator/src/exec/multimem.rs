@@ -1,7 +1,7 @@
 //! multimem: accesses through the address of a multicast object.
 //!
-//! Here such an object has one device, this one, so that its addresses are ordinary global addresses: a load reduces one value, a
-//! store and a reduction reach one place. Without qualifiers the accesses are relaxed at system scope.
+//! Here such an object has one device, this one, so that its addresses are ordinary global addresses: a load reduces
+//! one value, a store and a reduction reach one place. Without qualifiers the accesses are relaxed at system scope.
 
 use super::Op;
 use super::memory::{MemoryOp, MemorySpace, decode_access, scope_of};

@@ -1,5 +1,5 @@
-//! Operands of matrix instructions as rows of values: units of 16 bytes, read from shared memory through a descriptor or from the
-//! registers of four lanes.
+//! Operands of matrix instructions as rows of values: units of 16 bytes, read from shared memory through a descriptor
+//! or from the registers of four lanes.
 
 use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
 use crate::finding::Kind;
@@ -13,8 +13,8 @@ use crate::memory::{AccessError, Space};
 pub(crate) struct Container {
     /// Element type.
     pub(crate) element: Element,
-    /// Two 4-bit elements in a byte, as the mxf4 kinds have; otherwise 4- and 6-bit elements take 16 to a unit, packed at its low
-    /// end.
+    /// Two 4-bit elements in a byte, as the mxf4 kinds have; otherwise 4- and 6-bit elements take 16 to a unit, packed
+    /// at its low end.
     pub(crate) dense_fp4: bool,
 }
 
@@ -48,8 +48,8 @@ impl Container {
     }
 }
 
-/// Rows of `k` values from fragments: four lanes of a register hold elements side by side, from row (or column of B) and k of
-/// `first(lane, register)` on.
+/// Rows of `k` values from fragments: four lanes of a register hold elements side by side, from row (or column of B)
+/// and k of `first(lane, register)` on.
 pub(crate) fn from_registers(
     warp: &Warp,
     regs: &[R32],
@@ -145,7 +145,8 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    /// Tells the checkers that the operation reads `bytes` of a CTA's shared memory at each offset, through the async proxy.
+    /// Tells the checkers that the operation reads `bytes` of a CTA's shared memory at each offset, through the async
+    /// proxy.
     pub(crate) fn observe_units(&self, machine: &mut Cluster, rank: u32, offsets: &[u32], bytes: usize) {
         let Some(observer) = &mut machine.observer else { return };
         let starts: Vec<u64> = offsets.iter().map(|offset| u64::from(rank << 24 | offset)).collect();
@@ -189,7 +190,8 @@ impl Issuer {
 
     /// Rows `first..first + rows` of an operand in the CTA `rank`, `k` values each, as `out[row][k]`.
     ///
-    /// Rows are rows of A or columns of B. With an MN-major operand `first` and `rows` are multiples of the elements of a unit.
+    /// Rows are rows of A or columns of B. With an MN-major operand `first` and `rows` are multiples of the elements of
+    /// a unit.
     pub(crate) fn fetch(
         &self,
         machine: &mut Cluster,

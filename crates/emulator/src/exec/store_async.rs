@@ -1,5 +1,5 @@
-//! `st.async` and `red.async`: stores and reductions into another CTA's shared memory that a barrier there tells of (ISA notes,
-//! section 2.5).
+//! `st.async` and `red.async`: stores and reductions into another CTA's shared memory that a barrier there tells of
+//! (ISA notes, section 2.5).
 
 use super::mbarrier::{self, Place};
 use super::memory::{self, MemorySpace};

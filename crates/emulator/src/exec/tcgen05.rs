@@ -317,7 +317,8 @@ fn memory(machine: &mut Cluster, rank: u32) -> &mut TensorMemory {
     machine.ctas[rank as usize].tensor.get_or_insert_default()
 }
 
-/// One `.cta_group` for a kernel; group 2 needs the other CTA of the pair. Gives the ranks of the group, the even one first.
+/// One `.cta_group` for a kernel; group 2 needs the other CTA of the pair. Gives the ranks of the group, the even one
+/// first.
 fn ranks(machine: &mut Cluster, warp: &Warp, mask: u32, group: u32) -> Result<Vec<u32>, Fault> {
     let known = *memory(machine, warp.cta).state.group.get_or_insert(group);
     if known != group {

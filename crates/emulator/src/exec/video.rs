@@ -1,8 +1,9 @@
-//! Video instructions: arithmetic of bytes and halves with selection, saturation, and a merge or sum with a third operand.
+//! Video instructions: arithmetic of bytes and halves with selection, saturation, and a merge or sum with a third
+//! operand.
 //!
-//! `vadd`, `vadd2` and `vadd4` are one operation over one, two or four parts. Selectors are written behind the registers:
-//! `a.b3`, `a.h1` pick one part; `a.h10`, `a.b7654` name a part of the pair `b:a` for each result, highest first; behind `d` they
-//! say which results are kept.
+//! `vadd`, `vadd2` and `vadd4` are one operation over one, two or four parts. Selectors are written behind the
+//! registers: `a.b3`, `a.h1` pick one part; `a.h10`, `a.b7654` name a part of the pair `b:a` for each result, highest
+//! first; behind `d` they say which results are kept.
 
 use crate::decode::{Decoder, Refusal};
 use crate::exec::Op;

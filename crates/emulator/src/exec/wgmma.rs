@@ -1,7 +1,8 @@
 //! wgmma (ISA notes, async 6), sm_90a.
 //!
-//! Each warp of the warpgroup computes its own 16 rows. The work is queued at issue and executed when its group completes, at a
-//! time the engine picks: operands and accumulators are read then, so that a missing wait shows in the results.
+//! Each warp of the warpgroup computes its own 16 rows. The work is queued at issue and executed when its group
+//! completes, at a time the engine picks: operands and accumulators are read then, so that a missing wait shows in the
+//! results.
 
 pub(crate) mod registers;
 
@@ -422,8 +423,8 @@ fn descriptor(bits: u64, major: Major, container: Container) -> Result<Descripto
     Ok(operand)
 }
 
-/// Calls `f(element, lane, index in the tile)` for accumulator elements of every fourth lane: those of the next three lanes are
-/// two columns further each.
+/// Calls `f(element, lane, index in the tile)` for accumulator elements of every fourth lane: those of the next three
+/// lanes are two columns further each.
 fn each_quad(n: usize, mut f: impl FnMut(usize, usize, usize)) {
     for i in 0..n / 2 {
         for lane in (0..WARP).step_by(4) {

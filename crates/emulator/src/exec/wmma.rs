@@ -1,8 +1,9 @@
 //! wmma: matrix loads, stores and products of one warp, decoded as ordinary accesses and products of `mma.sync`.
 //!
-//! Which lane holds which element of a wmma fragment is unspecified. Here fragments are those of `mma.sync` put side by side:
-//! blocks of 16 rows (8 where the matrix has 8) for A, of 8 columns for B, and of both for C and D, rows outermost. 16-bit
-//! operands A and B of `f16` take more registers than they have elements, as the ISA demands; the surplus repeats.
+//! Which lane holds which element of a wmma fragment is unspecified. Here fragments are those of `mma.sync` put side by
+//! side: blocks of 16 rows (8 where the matrix has 8) for A, of 8 columns for B, and of both for C and D, rows
+//! outermost. 16-bit operands A and B of `f16` take more registers than they have elements, as the ISA demands; the
+//! surplus repeats.
 
 use crate::check::Order;
 use crate::decode::{Addr, Decoder, Refusal};

@@ -4,9 +4,9 @@
 //! validity check, the coverage report and the documentation are derived from it.
 //!
 //! A row's `form` is the mnemonic followed by groups of modifiers: `word` is required, `(a|b)` requires one of them,
-//! `{a|b}` allows one of them, `*` allows any others. The modifiers of an instruction match a row when every one of them is taken by a group
-//! and every required group took one; modifiers go to the first free group that names them, so the order of groups
-//! matters only where two groups share a word (`cvt` destination before source).
+//! `{a|b}` allows one of them, `*` allows any others. The modifiers of an instruction match a row when every one of
+//! them is taken by a group and every required group took one; modifiers go to the first free group that names them, so
+//! the order of groups matters only where two groups share a word (`cvt` destination before source).
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

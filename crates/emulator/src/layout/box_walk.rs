@@ -1,7 +1,8 @@
 //! Tensor copies as runs of contiguous bytes (ISA notes, section 2.2).
 //!
-//! A copy engine asks for the runs of a box and moves each with one slice copy. Runs end at swizzle chunks, at the edges of the
-//! tensor and, for padded sub-byte types, at every 16-value unit, whose gap in shared memory no run touches.
+//! A copy engine asks for the runs of a box and moves each with one slice copy. Runs end at swizzle chunks, at the
+//! edges of the tensor and, for padded sub-byte types, at every 16-value unit, whose gap in shared memory no run
+//! touches.
 
 use bakewell_core::tensor_map::MapType;
 
@@ -54,8 +55,8 @@ impl Map {
     /// Whether the copies of this emulator model the map.
     ///
     /// # Errors
-    /// [`MapError::Refused`]: interleave, a swizzled box narrower than its span (its placement is not established), stores of
-    /// padded types.
+    /// [`MapError::Refused`]: interleave, a swizzled box narrower than its span (its placement is not established),
+    /// stores of padded types.
     pub fn check_copy(&self, store: bool) -> Result<(), MapError> {
         let refuse = |reason: String| Err(MapError::Refused(reason));
         if self.interleave != NO_INTERLEAVE {
@@ -80,7 +81,8 @@ impl Map {
         }
     }
 
-    /// What a load does to whole elements: TF32 is rounded to, to nearest even. The `Ftz` types keep subnormals, as on an H200.
+    /// What a load does to whole elements: TF32 is rounded to, to nearest even. The `Ftz` types keep subnormals, as on
+    /// an H200.
     pub fn convert(&self, bytes: &mut [u8]) {
         if matches!(self.element, MapType::Tf32 | MapType::Tf32Ftz) {
             for element in bytes.as_chunks_mut::<4>().0 {

@@ -1,8 +1,9 @@
 //! Register fragments of `mma.sync` and `wgmma` (ISA notes, async 5.7 and 6.2).
 //!
-//! Every certain shape follows one rule: with `e = 32 / bits` elements in a 32-bit register (one in a 64-bit register for
-//! `f64`), lane `t`, `g = t / 4`, `q = t % 4`, register `j` of A holds row `g + 8 * (j % 2)`, columns `q * e + 4 * e * (j / 2)`
-//! onward; register `j` of B holds column `g`, k from `q * e + 4 * e * j` onward. Shapes with 8 rows use only the even rule.
+//! Every certain shape follows one rule: with `e = 32 / bits` elements in a 32-bit register (one in a 64-bit register
+//! for `f64`), lane `t`, `g = t / 4`, `q = t % 4`, register `j` of A holds row `g + 8 * (j % 2)`, columns
+//! `q * e + 4 * e * (j / 2)` onward; register `j` of B holds column `g`, k from `q * e + 4 * e * j` onward. Shapes with
+//! 8 rows use only the even rule.
 
 /// Row and column of an element of A, or k and column of an element of B, or row and column of C and D.
 pub type Position = (u32, u32);
@@ -34,8 +35,8 @@ pub const fn b(bits: u32, lane: u32, register: u32, element: u32) -> Position {
     ((lane % 4) * e + element + 4 * e * register, lane / 4)
 }
 
-/// Row and column of accumulator element `i`: two adjacent columns per row, then the rows 8 below (m8n8 has only the first two).
-/// 16-bit accumulators pack elements `2 * r` and `2 * r + 1` into register `r`.
+/// Row and column of accumulator element `i`: two adjacent columns per row, then the rows 8 below (m8n8 has only the
+/// first two). 16-bit accumulators pack elements `2 * r` and `2 * r + 1` into register `r`.
 #[inline]
 pub const fn c(lane: u32, i: u32) -> Position {
     (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2)

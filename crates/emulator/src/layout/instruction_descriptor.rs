@@ -1,4 +1,5 @@
-//! The 32-bit instruction descriptor of `tcgen05.mma` (ISA notes, tcgen05 6), with every rule on it that needs no machine state.
+//! The 32-bit instruction descriptor of `tcgen05.mma` (ISA notes, tcgen05 6), with every rule on it that needs no
+//! machine state.
 
 use crate::numerics::format;
 
@@ -480,8 +481,8 @@ impl Decoder {
 /// Decodes and checks a descriptor.
 ///
 /// # Errors
-/// [`DescriptorError`] names the field: reserved bits, formats, accumulator, M, N, K of the target, transposition, scale type
-/// and ids. Sparse operands and combinations that no source establishes are refused.
+/// [`DescriptorError`] names the field: reserved bits, formats, accumulator, M, N, K of the target, transposition,
+/// scale type and ids. Sparse operands and combinations that no source establishes are refused.
 pub fn decode(descriptor: u32, context: Context) -> Result<Instruction> {
     let decoder = Decoder { bits: descriptor, context };
     let instruction = if context.kind.is_block_scaled() { decoder.scaled()? } else { decoder.plain()? };

@@ -1,8 +1,9 @@
-//! Matrix operands in shared memory: descriptors of wgmma and tcgen05 and the bytes they name (ISA notes, async 6.3 and 6.4,
-//! tcgen05 5).
+//! Matrix operands in shared memory: descriptors of wgmma and tcgen05 and the bytes they name (ISA notes, async 6.3 and
+//! 6.4, tcgen05 5).
 //!
-//! Both descriptors describe the same walk, in units of 16 bytes. Of a K-major operand a *line* is a row (of M or N) and units
-//! run along K; of an MN-major operand a line is one k and units run along M or N. Addresses are CTA-relative.
+//! Both descriptors describe the same walk, in units of 16 bytes. Of a K-major operand a *line* is a row (of M or N)
+//! and units run along K; of an MN-major operand a line is one k and units run along M or N. Addresses are
+//! CTA-relative.
 
 use super::swizzle::Pattern;
 
@@ -179,7 +180,8 @@ impl Operand {
     /// Decodes a tcgen05 descriptor. `long_k` says whether the target has 48-byte K with an absolute leading address.
     ///
     /// # Errors
-    /// [`OperandError`]: reserved or constant bits, undefined layout, base offset with swizzle, a misplaced leading address.
+    /// [`OperandError`]: reserved or constant bits, undefined layout, base offset with swizzle, a misplaced leading
+    /// address.
     pub fn from_tcgen05(descriptor: u64, long_k: bool) -> Result<Self, OperandError> {
         let layout = match field(descriptor, 63, 61) {
             0 => OperandLayout::None,
@@ -222,8 +224,8 @@ impl Operand {
         }
     }
 
-    /// Address of unit `unit` of line `line`: of row `line` bytes `16 * unit..` along K, or of `k = line` bytes `16 * unit..`
-    /// along M or N.
+    /// Address of unit `unit` of line `line`: of row `line` bytes `16 * unit..` along K, or of `k = line` bytes
+    /// `16 * unit..` along M or N.
     #[inline(always)]
     pub fn unit(&self, major: Major, line: u32, unit: u32) -> u32 {
         match major {
@@ -351,7 +353,8 @@ mod tests {
         }
     }
 
-    /// Advancing the start inside a 128-byte row reads the next K step of a tile that a copy wrote with the same swizzle.
+    /// Advancing the start inside a 128-byte row reads the next K step of a tile that a copy wrote with the same
+    /// swizzle.
     #[test]
     fn stepping_inside_a_row_follows_the_copy() {
         let tile = 0x800;

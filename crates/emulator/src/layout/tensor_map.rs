@@ -1,8 +1,8 @@
 //! The 128-byte tensor-map record of the emulator (ISA notes, sections 1.4 to 1.6).
 //!
-//! Bytes 0x00..0x40 use the field positions that `tensormap.replace` writes, so device-side modification works bit for bit.
-//! Bytes 0x40.. hold a mark and a checksum of the fields. A record made on the device from zeroed memory has neither and is
-//! accepted; anything else without the mark, such as a record of the driver, is refused.
+//! Bytes 0x00..0x40 use the field positions that `tensormap.replace` writes, so device-side modification works bit for
+//! bit. Bytes 0x40.. hold a mark and a checksum of the fields. A record made on the device from zeroed memory has
+//! neither and is accepted; anything else without the mark, such as a record of the driver, is refused.
 
 use bakewell_core::tensor_map::{Interleave, L2Promotion, MapType, OobFill, Swizzle, TensorMap, TensorMapRequest};
 

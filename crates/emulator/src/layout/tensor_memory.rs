@@ -1,4 +1,5 @@
-//! Tensor memory: which lane and column a register, matrix element or copied unit occupies (ISA notes, tcgen05 2 to 4 and 7).
+//! Tensor memory: which lane and column a register, matrix element or copied unit occupies (ISA notes, tcgen05 2 to 4
+//! and 7).
 //!
 //! Lanes and columns are relative to the address of the instruction. A column is 32 bits wide.
 
@@ -55,8 +56,8 @@ impl AccessShape {
         128 / self.registers(1)
     }
 
-    /// Row and logical column of register `register` of lane `lane`. Not for [`Self::X32b2x16`], whose second half is placed by
-    /// an offset: see [`Self::cell`].
+    /// Row and logical column of register `register` of lane `lane`. Not for [`Self::X32b2x16`], whose second half is
+    /// placed by an offset: see [`Self::cell`].
     const fn logical(self, lane: u32, r: u32) -> Cell {
         match self {
             Self::X32b32 => cell(lane, r),
@@ -79,7 +80,8 @@ impl AccessShape {
         cell(row, column + half)
     }
 
-    /// Physical columns of one contiguous range from the address; `.16x32bx2` touches a second one of the same width at `split`.
+    /// Physical columns of one contiguous range from the address; `.16x32bx2` touches a second one of the same width at
+    /// `split`.
     pub const fn columns(self, repeat: u32, packed: bool) -> u32 {
         let columns = match self {
             Self::X32b32 | Self::X32b2x16 => repeat,
@@ -226,8 +228,8 @@ impl Layout {
         matches!(self, Self::F)
     }
 
-    /// CTA of the pair and the lane that holds row `row` of A; layouts whose halves or banks each need their own copy take
-    /// `bank` (B and E: 0..2, G: 0..4), others ignore it.
+    /// CTA of the pair and the lane that holds row `row` of A; layouts whose halves or banks each need their own copy
+    /// take `bank` (B and E: 0..2, G: 0..4), others ignore it.
     pub const fn a_lane(self, row: u32, bank: u32) -> (u32, u32) {
         match self {
             Self::A => (row / 128, row % 128),
@@ -257,8 +259,8 @@ pub const fn scale_group_columns_b(n: u32) -> u32 {
 /// Step of one group of four scales of A.
 pub const SCALE_GROUP_COLUMNS_A: u32 = 4;
 
-/// Column and byte of scale `scale` of operand row `row`, with selector `id`; `group` is the step of one group. The lane is
-/// `row % 32` of any partition: all four hold the same.
+/// Column and byte of scale `scale` of operand row `row`, with selector `id`; `group` is the step of one group. The
+/// lane is `row % 32` of any partition: all four hold the same.
 #[inline]
 pub const fn scale(row: u32, scale: u32, id: u32, group: u32) -> (u32, u32) {
     let q = id + scale;

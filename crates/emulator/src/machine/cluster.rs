@@ -126,7 +126,8 @@ impl Cluster {
         Outcome::Fault(self.finding(kind, warp, lanes, message))
     }
 
-    /// Records a finding without ending the launch, unless that was asked for; the same kind at the same line is kept once.
+    /// Records a finding without ending the launch, unless that was asked for; the same kind at the same line is kept
+    /// once.
     pub fn report(&mut self, finding: Finding) {
         let what = |f: &Finding| (f.kind, f.line, f.warning);
         let known = self.findings.iter().any(|f| what(f) == what(&finding) && f.object == finding.object);

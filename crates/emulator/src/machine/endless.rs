@@ -1,5 +1,5 @@
-//! Loops that cannot end: a warp that comes back to the registers that it had, and touched no memory and synchronised with
-//! nobody meanwhile, will do the same again for ever, whatever others do.
+//! Loops that cannot end: a warp that comes back to the registers that it had, and touched no memory and synchronised
+//! with nobody meanwhile, will do the same again for ever, whatever others do.
 
 use super::{Cluster, Group, Regs, WARP, Warp};
 use crate::decode::{Program, SpecialRegister};
@@ -8,8 +8,8 @@ use crate::exec::moves::MoveOp;
 use crate::finding::Kind;
 use crate::trace::Counters;
 
-/// One warp of a cluster, watched while it uses its slices up. The state to compare with is renewed at slices 1, 2, 4, 8 and so
-/// on, so that a loop of any length is found in a few times its length.
+/// One warp of a cluster, watched while it uses its slices up. The state to compare with is renewed at slices 1, 2, 4,
+/// 8 and so on, so that a loop of any length is found in a few times its length.
 pub struct Watch {
     cta: u32,
     warp: u32,

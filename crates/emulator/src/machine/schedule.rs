@@ -462,7 +462,8 @@ impl Cluster {
             findings.push((apart, finding));
         }
         let all = waits.join("; ");
-        // Lanes apart explain the rest, unless the missing ones wait for something else; the first waiter carries the graph.
+        // Lanes apart explain the rest, unless the missing ones wait for something else; the first waiter carries the
+        // graph.
         findings.sort_by_key(|(apart, finding)| (!apart, finding.kind == Kind::Divergence));
         let mut findings = findings.into_iter().map(|(_, finding)| finding);
         if let Some(mut first) = findings.next() {

@@ -1,8 +1,9 @@
-//! The aligned sums of [`super::dot`] in integers: the same bits many times as fast, for finite operands of up to 12 significant
-//! bits whose products are in the range of an `f32`, which is what every format has that they are used with.
+//! The aligned sums of [`super::dot`] in integers: the same bits many times as fast, for finite operands of up to 12
+//! significant bits whose products are in the range of an `f32`, which is what every format has that they are used
+//! with.
 //!
-//! Such a product has up to 24 significant bits. Times the power of two that makes the last bit to keep a one it is exact, too,
-//! and the conversion to an integer cuts what is below. Sixteen of them are below 2^31 together.
+//! Such a product has up to 24 significant bits. Times the power of two that makes the last bit to keep a one it is
+//! exact, too, and the conversion to an integer cuts what is below. Sixteen of them are below 2^31 together.
 
 use wide::{CmpGt as _, f32x8, i16x16, i32x8};
 
@@ -133,8 +134,8 @@ fn exponents(x: &[f32], least: i32, exponents: &mut [i16]) {
     }
 }
 
-/// Exponents of the smallest number that is not zero and of the largest one; nothing where an element is not finite, has more
-/// than 12 significant bits, or no place in an `f32`.
+/// Exponents of the smallest number that is not zero and of the largest one; nothing where an element is not finite,
+/// has more than 12 significant bits, or no place in an `f32`.
 fn range<T: Factor>(x: &[T]) -> Option<[i32; 2]> {
     let (mut below_least, mut most, mut bits, mut exact) = (i32::MAX, 0, 0, true);
     for &x in x {
@@ -163,8 +164,9 @@ fn pack(b: &[f32], k: usize, panels: &mut Vec<[f32; LANES]>) {
     }
 }
 
-/// Adds the product to `d` as [`super::dot::accumulate`] does; says whether the operands allow it, and otherwise changes nothing.
-/// `general` computes the output at a row and column where C is not finite or no addend comes near the smallest number.
+/// Adds the product to `d` as [`super::dot::accumulate`] does; says whether the operands allow it, and otherwise
+/// changes nothing. `general` computes the output at a row and column where C is not finite or no addend comes near the
+/// smallest number.
 pub(super) fn accumulate<T: Factor>(
     (a, b): (&[T], &[T]),
     d: &mut [f32],
@@ -396,8 +398,8 @@ mod tests {
         (0..len).map(|_| element()).collect()
     }
 
-    /// Every output of both ways is the same in every bit: C far above, near and far below the products, subnormal, zero, not
-    /// finite; products that cancel, overflow and fall below the smallest number.
+    /// Every output of both ways is the same in every bit: C far above, near and far below the products, subnormal,
+    /// zero, not finite; products that cancel, overflow and fall below the smallest number.
     #[test]
     fn the_same_bits_as_the_general_way() {
         let rng = &mut Rng::new(7, 0);

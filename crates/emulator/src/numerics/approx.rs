@@ -1,9 +1,10 @@
-//! Approximate functions (ISA notes, section 7.4): computed in `f64`, rounded once to nearest, with the documented special
-//! values and flushes.
+//! Approximate functions (ISA notes, section 7.4): computed in `f64`, rounded once to nearest, with the documented
+//! special values and flushes.
 //!
-//! The device uses interpolation tables that are not public for these architectures. Results here are within half a unit of the
-//! true value, so tests of programs must accept the documented bound of the instruction. [`Approximation::jitter`] moves every
-//! result that is not a special value by -1, 0 or +1 unit, chosen from a seed and the operand, to prove that they do.
+//! The device uses interpolation tables that are not public for these architectures. Results here are within half a
+//! unit of the true value, so tests of programs must accept the documented bound of the instruction.
+//! [`Approximation::jitter`] moves every result that is not a special value by -1, 0 or +1 unit, chosen from a seed and
+//! the operand, to prove that they do.
 
 use super::arith::{HalfType, NAN_F32, flush};
 use super::format::{Narrow, pow2};
@@ -11,8 +12,8 @@ use super::format::{Narrow, pow2};
 /// How approximate functions are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Approximation {
-    /// Seed of the perturbation; `None` leaves the nearest value. The perturbation depends on seed, function and operand only,
-    /// so schedules cannot change it.
+    /// Seed of the perturbation; `None` leaves the nearest value. The perturbation depends on seed, function and
+    /// operand only, so schedules cannot change it.
     pub jitter: Option<u64>,
 }
 
@@ -194,11 +195,12 @@ fn step(seed: u64, function: Function, operand: u32) -> i32 {
     ((x >> 33) % 3) as i32 - 1
 }
 
-/// `2^x` with a relative error below 2^-40, for results between 2^-1000 and 2^1000, the limits past which it is constant.
+/// `2^x` with a relative error below 2^-40, for results between 2^-1000 and 2^1000, the limits past which it is
+/// constant.
 ///
-/// Splits `x` into the nearest integer and a rest, `|r| <= ln 2 / 2`, whose exponential is the Taylor series to degree 10; the
-/// remainder is below `0.35^11 / 11! < 2^-41`. Free of branches and library calls: every platform gives the same bits, and loops
-/// over it vectorise.
+/// Splits `x` into the nearest integer and a rest, `|r| <= ln 2 / 2`, whose exponential is the Taylor series to degree
+/// 10; the remainder is below `0.35^11 / 11! < 2^-41`. Free of branches and library calls: every platform gives the
+/// same bits, and loops over it vectorise.
 #[inline(always)]
 pub fn exp2(x: f64) -> f64 {
     const SHIFT: f64 = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer in the low bits

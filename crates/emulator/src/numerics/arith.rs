@@ -1,9 +1,9 @@
 //! Arithmetic that the ISA rounds once: `f32`, `f64`, `f16` and `bf16` in every rounding mode, and the min/max rules.
 //!
-//! Round-to-nearest uses the processor. The other modes of `f32` and all 16-bit operations go through an `f64` sum rounded *to
-//! odd*, which keeps at least two bits below the target and therefore makes the final rounding the only one. Directed `f64`
-//! goes through `exact`. NaN results are canonical up to `f32` (ISA notes, section 7.3); `f64` operations pass an
-//! operand's NaN on, made quiet.
+//! Round-to-nearest uses the processor. The other modes of `f32` and all 16-bit operations go through an `f64` sum
+//! rounded *to odd*, which keeps at least two bits below the target and therefore makes the final rounding the only
+//! one. Directed `f64` goes through `exact`. NaN results are canonical up to `f32` (ISA notes, section 7.3); `f64`
+//! operations pass an operand's NaN on, made quiet.
 
 mod half;
 mod min_max;
@@ -71,8 +71,8 @@ fn propagate(operands: &[f64], result: f64) -> f64 {
     }
 }
 
-/// `.ftz` decides before rounding: a result whose exact magnitude is below the smallest normal number is zero even where it
-/// would round up to that number. `exact` is asked only then.
+/// `.ftz` decides before rounding: a result whose exact magnitude is below the smallest normal number is zero even
+/// where it would round up to that number. `exact` is asked only then.
 #[inline(always)]
 pub fn flush_exactly(x: f32, exact: impl FnOnce() -> bool) -> f32 {
     if x.abs() == f32::MIN_POSITIVE && exact() { f32::from_bits(x.to_bits() & 0x8000_0000) } else { flush(x) }
@@ -96,8 +96,8 @@ pub fn fma_is_subnormal(a: f32, b: f32, c: f32) -> bool {
     add_to_odd(f64::from(a) * f64::from(b), f64::from(c)).abs() < f64::from(f32::MIN_POSITIVE)
 }
 
-/// `a + b` rounded to odd, without branches. Finite operands need exponents that leave room for the error term (they came from
-/// `f32` or products of `f32`); infinities, NaN and exact sums, zeros included, are those of `a + b`.
+/// `a + b` rounded to odd, without branches. Finite operands need exponents that leave room for the error term (they
+/// came from `f32` or products of `f32`); infinities, NaN and exact sums, zeros included, are those of `a + b`.
 #[inline(always)]
 fn add_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;

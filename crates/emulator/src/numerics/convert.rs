@@ -81,7 +81,8 @@ impl Packed {
         to.narrow_x2(high, low, how)
     }
 
-    /// `cvt.rn.scaled::n2::ue8m0.bf16x2.T d, a, scale`: element `i` times `2^(byte i of scale - 127)`, rounded once to bf16.
+    /// `cvt.rn.scaled::n2::ue8m0.bf16x2.T d, a, scale`: element `i` times `2^(byte i of scale - 127)`, rounded once to
+    /// bf16.
     pub fn scale_to_bf16x2(self, register: u32, scale: u16, how: Narrow) -> u32 {
         let [low, high] = self.unpack_x2(register);
         let [s_low, s_high] = scale.to_le_bytes().map(|code| f64::from(decode_ue8m0(code)));
@@ -89,9 +90,9 @@ impl Packed {
         narrow(high, s_high) << 16 | narrow(low, s_low)
     }
 
-    /// `cvt.rs`: adds the random bits to the discarded significand bits and truncates, saturating. `random` holds as many bits
-    /// as the position of the carry asks for: 16 for bf16, 13 for f16, 16 for FP8 and FP6, 8 for FP4, aligned to the top of the
-    /// discarded bits.
+    /// `cvt.rs`: adds the random bits to the discarded significand bits and truncates, saturating. `random` holds as
+    /// many bits as the position of the carry asks for: 16 for bf16, 13 for f16, 16 for FP8 and FP6, 8 for FP4, aligned
+    /// to the top of the discarded bits.
     pub fn stochastic(self, x: f32, random: u32, how: Narrow) -> u32 {
         let width = match self {
             Self::F16 => 13,
@@ -114,8 +115,8 @@ impl Packed {
 
 /// `cvt.{rn,rna,rz}{.satfinite}{.relu}.tf32.f32`: the value in its 32-bit container with the low 13 bits zero.
 ///
-/// NaN gives 0x7fffe000, except with `rna`, which only cuts its bits; `rna.satfinite` takes one unit off where the exponent
-/// field is full, also from a NaN.
+/// NaN gives 0x7fffe000, except with `rna`, which only cuts its bits; `rna.satfinite` takes one unit off where the
+/// exponent field is full, also from a NaN.
 #[inline]
 pub fn narrow_tf32(x: f32, how: Narrow) -> u32 {
     if how.rounding != Rounding::NearestAway || !x.is_nan() {
@@ -126,8 +127,8 @@ pub fn narrow_tf32(x: f32, how: Narrow) -> u32 {
 
 /// `cvt.{rz,rp}{.satfinite}.ue8m0x2` of one element.
 ///
-/// `rz` takes the exponent field of the magnitude. `rp` rounds up to the next power of two, magnitudes up to 2^-127 give code 0.
-/// NaN gives 0xff. A result past 0xfe is 0xfe with `satfinite` and 0xff without.
+/// `rz` takes the exponent field of the magnitude. `rp` rounds up to the next power of two, magnitudes up to 2^-127
+/// give code 0. NaN gives 0xff. A result past 0xfe is 0xfe with `satfinite` and 0xff without.
 ///
 /// # Errors
 /// `rp` of a negative value: the sources disagree about it.
@@ -150,8 +151,8 @@ pub fn narrow_ue8m0(x: f32, up: bool, satfinite: bool) -> Result<u8, Refused> {
 #[error("{0}")]
 pub struct Refused(pub &'static str);
 
-/// `mul.rn.satfinite.e4m3x4.e2m1x4.e4m3x4 d, a, b`: four products of an FP4 element (nibble `i` of `a`) and an E4M3 element
-/// (byte `i` of `b`), each rounded once to E4M3 with saturation.
+/// `mul.rn.satfinite.e4m3x4.e2m1x4.e4m3x4 d, a, b`: four products of an FP4 element (nibble `i` of `a`) and an E4M3
+/// element (byte `i` of `b`), each rounded once to E4M3 with saturation.
 pub fn mul_e4m3x4_e2m1x4_e4m3x4(a: u16, b: u32) -> u32 {
     (0..4).fold(0, |register, i| {
         let product = f64::from(E2M1.decode(u32::from(a >> (4 * i)))) * f64::from(E4M3.decode(b >> (8 * i)));
@@ -182,8 +183,8 @@ pub struct Integer {
 
 /// Float to integer with clamping; the result is sign- or zero-extended to 64 bits.
 ///
-/// NaN gives 0 when the source is not `f64` and the destination has at most 32 bits, otherwise the value with only the top bit
-/// set.
+/// NaN gives 0 when the source is not `f64` and the destination has at most 32 bits, otherwise the value with only the
+/// top bit set.
 pub fn float_to_integer(x: f64, source_is_f64: bool, to: Integer, rounding: Rounding) -> u64 {
     if x.is_nan() {
         if !source_is_f64 && to.bits < 64 {

@@ -1,7 +1,7 @@
 //! Matrix products of one instruction: reference and hardware accumulation models.
 //!
-//! A tile is `D[m][n] = C[m][n] + sum over k of A[m][k] * B[n][k]`, operands decoded to `f32` or, with their block scales, to
-//! `f64` (both exact), accumulator `f32`. Models, with their sources in the ISA notes:
+//! A tile is `D[m][n] = C[m][n] + sum over k of A[m][k] * B[n][k]`, operands decoded to `f32` or, with their block
+//! scales, to `f64` (both exact), accumulator `f32`. Models, with their sources in the ISA notes:
 //!
 //! | [`Accumulation`] | rule | used for |
 //! |---|---|---|
@@ -17,14 +17,14 @@ use super::format::{F16, Narrow};
 /// How one instruction sums its products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accumulation {
-    /// `f64` sum, one rounding to `f32`. FP8, FP6 and FP4 products without block scale are exact; otherwise the sum is within
-    /// `(k + 1) * 2^-53 * sum |a b|` of the exact one before it is rounded.
+    /// `f64` sum, one rounding to `f32`. FP8, FP6 and FP4 products without block scale are exact; otherwise the sum is
+    /// within `(k + 1) * 2^-53 * sum |a b|` of the exact one before it is rounded.
     #[default]
     Reference,
-    /// All products and the accumulator truncated at `fraction` bits below the largest exponent, the exact sum truncated to
-    /// `f32`. The exponent of a product is the sum of the exponent fields of its factors, so that a product of two significands
-    /// above 2 does not count as larger. With fewer bits than an `f32` has, results have no more. Confirmed bit for bit on
-    /// Hopper.
+    /// All products and the accumulator truncated at `fraction` bits below the largest exponent, the exact sum
+    /// truncated to `f32`. The exponent of a product is the sum of the exponent fields of its factors, so that a
+    /// product of two significands above 2 does not count as larger. With fewer bits than an `f32` has, results have no
+    /// more. Confirmed bit for bit on Hopper.
     Aligned {
         /// Bits kept below the largest exponent.
         fraction: u32,
@@ -222,7 +222,8 @@ pub(super) fn aligned_products(
             let mut largest = c.map(|c| leading(c, ACCUMULATOR_LEAST));
             for ((x, px), (columns, py)) in row.iter().zip(&row_powers).zip(panel.iter().zip(panel_powers)) {
                 for j in 0..LANES {
-                    // A zero factor makes the product of powers zero, also beside an infinity (NaN, which compares false).
+                    // A zero factor makes the product of powers zero, also beside an infinity (NaN, which compares
+                    // false).
                     let power = if *x == 0.0 || columns[j] == 0.0 { 0.0 } else { px * py[j] };
                     largest[j] = if power > largest[j] { power } else { largest[j] };
                 }
@@ -280,8 +281,8 @@ fn grouped(
     }
 }
 
-/// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of `largest`, the exact
-/// sum truncated to `f32`.
+/// One fused addition per column: every term truncated toward zero at `fraction` bits below the binade of `largest`,
+/// the exact sum truncated to `f32`.
 #[inline(always)]
 fn sum_aligned(
     terms: impl Iterator<Item = Columns> + Clone,
@@ -290,14 +291,14 @@ fn sum_aligned(
     fraction: u32,
     output: Output,
 ) -> [f32; LANES] {
-    // 2^(fraction - e) and its inverse, from the biased exponent. Products of f32-range operands stay far inside the normal
-    // range of f64, so both exist wherever they are used.
+    // 2^(fraction - e) and its inverse, from the biased exponent. Products of f32-range operands stay far inside the
+    // normal range of f64, so both exist wherever they are used.
     let biased = largest.map(|x| x.to_bits() >> 52);
     let fraction = u64::from(fraction);
     let scale = biased.map(|e| f64::from_bits((2046 + fraction).wrapping_sub(e) << 52));
     let unit = biased.map(|e| f64::from_bits(e.wrapping_sub(fraction) << 52));
-    // Whole numbers below 2^(fraction + 2), at most a few hundred of them: exact in f64. The plain sum gives the results that
-    // are not finite.
+    // Whole numbers below 2^(fraction + 2), at most a few hundred of them: exact in f64. The plain sum gives the
+    // results that are not finite.
     let (mut sum, mut plain) = ([0.0; LANES], c);
     for term in terms {
         for j in 0..LANES {
@@ -449,7 +450,8 @@ mod tests {
         assert_eq!(one(&[p(127), p(127)], 0.0, how), f32::INFINITY);
     }
 
-    /// 1.5 * 1.5 counts with exponent 0, so a term of 2^-25 survives beside it; as the sum of a product of exponent 1 it would not.
+    /// 1.5 * 1.5 counts with exponent 0, so a term of 2^-25 survives beside it; as the sum of a product of exponent 1
+    /// it would not.
     #[test]
     fn products_align_by_the_exponents_of_their_factors() {
         let mut d = [0.0];

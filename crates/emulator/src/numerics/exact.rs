@@ -1,11 +1,12 @@
 //! Finite values as integer significand times a power of two: the slow, obviously exact path behind [`super::arith`].
 //!
-//! Every operation is exact, or keeps a sticky lowest bit far below any target precision, so that one later rounding in any
-//! direction is the correctly rounded result.
+//! Every operation is exact, or keeps a sticky lowest bit far below any target precision, so that one later rounding in
+//! any direction is the correctly rounded result.
 
 use super::format::Rounding;
 
-/// A finite value `(-1)^negative * significand * 2^exponent`. The lowest significand bit may stand for discarded nonzero bits.
+/// A finite value `(-1)^negative * significand * 2^exponent`. The lowest significand bit may stand for discarded
+/// nonzero bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exact {
     pub(super) negative: bool,
@@ -13,8 +14,8 @@ pub(super) struct Exact {
     pub(super) significand: u128,
 }
 
-/// Position of the leading bit after [`Exact::normalised`]: leaves room for one carry, and at least 18 bits below a product of
-/// two 53-bit significands.
+/// Position of the leading bit after [`Exact::normalised`]: leaves room for one carry, and at least 18 bits below a
+/// product of two 53-bit significands.
 const TOP: u32 = 124;
 
 impl Exact {
@@ -102,8 +103,8 @@ impl Exact {
         Self { negative: false, exponent: exponent / 2 - 1, significand: (root << 1) | sticky }
     }
 
-    /// Rounds once to a binary format of `mantissa` stored bits and the given exponent width; gives the bit pattern without sign
-    /// handling surprises: zero keeps the sign.
+    /// Rounds once to a binary format of `mantissa` stored bits and the given exponent width; gives the bit pattern
+    /// without sign handling surprises: zero keeps the sign.
     pub(super) fn pack(self, exponent_bits: u32, mantissa: u32, rounding: Rounding) -> u64 {
         let bias = (1i32 << (exponent_bits - 1)) - 1;
         let emin = 1 - bias;

@@ -1,8 +1,8 @@
 //! Floating-point formats: decoding is exact, narrowing rounds once.
 //!
 //! One [`Format`] describes every binary format the programs use. [`Format::decode`] is exact into `f32`, and
-//! [`Format::narrow`] rounds an `f64` once, in any rounding mode, with `.relu` and `.satfinite`. Values that are not exact in
-//! `f64` reach it rounded to odd (see [`super::arith`]), so that the single rounding stays single.
+//! [`Format::narrow`] rounds an `f64` once, in any rounding mode, with `.relu` and `.satfinite`. Values that are not
+//! exact in `f64` reach it rounded to odd (see [`super::arith`]), so that the single rounding stays single.
 
 /// A binary floating-point format of at most 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,9 +172,9 @@ impl Format {
 
     /// Rounds `x` once into this format: the algorithm of the ISA notes, section 7.2.
     ///
-    /// NaN gives the canonical NaN; a format without NaN gives its positive maximum. Overflow gives infinity, or the NaN of a
-    /// format without infinity, unless the rounding direction or `.satfinite` keeps the largest finite value. Subnormals of the
-    /// destination are produced.
+    /// NaN gives the canonical NaN; a format without NaN gives its positive maximum. Overflow gives infinity, or the
+    /// NaN of a format without infinity, unless the rounding direction or `.satfinite` keeps the largest finite value.
+    /// Subnormals of the destination are produced.
     #[inline(always)]
     pub fn narrow(&self, x: f64, how: Narrow) -> u32 {
         let code = match how.rounding {
@@ -233,8 +233,8 @@ impl Format {
         (steps << self.mantissa).wrapping_add(units)
     }
 
-    /// Code of the nearest magnitude, ties to even, above `max` on overflow; no branches. Adding `2^52` destination units makes
-    /// the processor round `|x|` to a whole number of units, which then stands in the low bits of the sum.
+    /// Code of the nearest magnitude, ties to even, above `max` on overflow; no branches. Adding `2^52` destination
+    /// units makes the processor round `|x|` to a whole number of units, which then stands in the low bits of the sum.
     #[inline(always)]
     fn nearest_magnitude(&self, x: f64) -> u32 {
         let power = |e: i32| f64::from_bits(((e + 1023) as u64) << 52);
@@ -311,8 +311,8 @@ pub fn decode_f16(code: u16) -> f32 {
 #[inline(always)]
 pub fn decode_f16_field(code: u32) -> f32 {
     let magnitude = (code & 0x7fff) as i32;
-    // The fraction and exponent in place, and the difference of the biases added; a subnormal is an integer times 2^-24, which
-    // no step makes a subnormal `f32`: processors are slow at those.
+    // The fraction and exponent in place, and the difference of the biases added; a subnormal is an integer times
+    // 2^-24, which no step makes a subnormal `f32`: processors are slow at those.
     let normal = ((magnitude << 13) + (112 << 23)) as u32;
     let small = (magnitude as f32 * pow2(-24)).to_bits();
     let bits = if magnitude < 0x400 { small } else { normal };

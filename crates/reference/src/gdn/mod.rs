@@ -20,8 +20,8 @@
 //! ```
 //!
 //! `dg` is one product, small because `S'` is: it is exact relative to itself however strong the decay. `dq` and `dk`
-//! of a key head are sums over its value heads. With `l2norm`, `q` and `k` are replaced by `y = x / sqrt(x . x + 1e-6)`,
-//! unrounded, and a gradient `d` of `y` becomes `(d - (d . y) y) / sqrt(x . x + 1e-6)`.
+//! of a key head are sums over its value heads. With `l2norm`, `q` and `k` are replaced by
+//! `y = x / sqrt(x . x + 1e-6)`, unrounded, and a gradient `d` of `y` becomes `(d - (d . y) y) / sqrt(x . x + 1e-6)`.
 //!
 //! # Two tokens by hand
 //!

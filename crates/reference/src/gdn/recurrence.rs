@@ -16,8 +16,8 @@ pub struct Forward {
 /// Runs every sequence and value head.
 ///
 /// # Errors
-/// [`bakewell_core::Error::Argument`] when `value_heads` is no multiple of `heads`, the offsets decrease, or a slice has
-/// another length than its shape.
+/// [`bakewell_core::Error::Argument`] when `value_heads` is no multiple of `heads`, the offsets decrease, or a slice
+/// has another length than its shape.
 pub fn recurrence(problem: &Gdn<'_>) -> Result<Forward> {
     problem.validate()?;
     let &Gdn { value_heads, head_dim, scale, .. } = problem;

@@ -59,7 +59,8 @@ pub fn gemm(activation: Operand<'_>, weight: Operand<'_>, hidden: usize, alpha: 
                 let products = || token.values.iter().zip(&column.values).map(|(a, b)| a * b);
                 let sum: f64 = products().sum();
                 let magnitude: f64 = products().map(f64::abs).sum();
-                // Every partial sum is a multiple of the product of the units, of at most 24 bits: no f32 addition rounds.
+                // Every partial sum is a multiple of the product of the units, of at most 24 bits: no f32 addition
+                // rounds.
                 determined &= magnitude == 0.0 || magnitude <= 2f64.powi(24) * token.unit * column.unit;
                 out.sums.push(sum);
                 out.words.push(bf16::from_f32(sum as f32 * alpha));

@@ -11,9 +11,9 @@
 //! and per head row of 128 words `v`: Q and K are normalised with a weight of their own and rotated; all three are
 //! quantised to NVFP4 or E4M3 and grouped by destination.
 //!
-//! Unlike the other operations this one has results to the bit: every operation is the f32 one, rounded to nearest even, in
-//! the order stated at each stage; so the reference computes in f32. Only the product has a free order. It is summed in
-//! f64, and [`Gemm::determined`] says for which head rows any order of f32 additions gives the same words.
+//! Unlike the other operations this one has results to the bit: every operation is the f32 one, rounded to nearest
+//! even, in the order stated at each stage; so the reference computes in f32. Only the product has a free order. It is
+//! summed in f64, and [`Gemm::determined`] says for which head rows any order of f32 additions gives the same words.
 //!
 //! | module | subject |
 //! |---|---|

@@ -55,8 +55,8 @@ pub(super) fn norm(problem: &Nvfp4PreAttention<'_>) -> Norm {
     out
 }
 
-/// Sum of squares as 64 lanes add it: lane `t` has elements `512 c + 8 t ..`, the lanes of each half are added in pairs of
-/// neighbours, the halves last.
+/// Sum of squares as 64 lanes add it: lane `t` has elements `512 c + 8 t ..`, the lanes of each half are added in pairs
+/// of neighbours, the halves last.
 fn sum_of_squares(x: &[f32]) -> f32 {
     let mut lanes = [0f32; 64];
     for (i, &x) in x.iter().enumerate() {

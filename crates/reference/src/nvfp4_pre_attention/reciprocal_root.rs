@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 /// The f32 nearest to `1 / sqrt(x)`, for a positive normal number; about that of anything else.
 ///
-/// The f64 result, rounded, is it or a neighbour: the midpoints to the neighbours decide, exactly. A tie cannot occur: a
-/// midpoint has 25 significant bits, the square of one 49 or more, and no f32 times that is a power of two.
+/// The f64 result, rounded, is it or a neighbour: the midpoints to the neighbours decide, exactly. A tie cannot occur:
+/// a midpoint has 25 significant bits, the square of one 49 or more, and no f32 times that is a power of two.
 pub(super) fn reciprocal_root(x: f32) -> f32 {
     let near = (1.0 / f64::from(x).sqrt()) as f32;
     if !x.is_normal() {

@@ -1,6 +1,7 @@
 //! Approximate functions: dense sweeps, errors measured against double precision.
 //!
-//! Bounds are those of the PTX manual, in the unit that it gives them in; tanh of bf16 exceeds its 2^-8 by 7e-5 of it, once.
+//! Bounds are those of the PTX manual, in the unit that it gives them in; tanh of bf16 exceeds its 2^-8 by 7e-5 of it,
+//! once.
 
 use crate::case::{Approximate, Case, Class, Format, Input};
 use crate::values::{Kind, Source, operands};

@@ -5,8 +5,8 @@ use crate::values::Source;
 
 const BOTH: &str = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;";
 
-/// 4 clusters of `size` CTAs of 64 threads. `%r2` is the word of the thread in shared memory, `%r3` the next rank, `%r4` its
-/// word there, `%r5` a barrier here and `%r6` there. Words start as the first operand.
+/// 4 clusters of `size` CTAs of 64 threads. `%r2` is the word of the thread in shared memory, `%r3` the next rank,
+/// `%r4` its word there, `%r5` a barrier here and `%r6` there. Words start as the first operand.
 fn case(name: &str, size: u32, outs: usize, body: &str) -> Case {
     let start = format!(
         "mov.u32 %r1, words; mad.lo.u32 %r2, %thread, 4, %r1; mov.u32 %r7, %cluster_nctarank; add.u32 %r3, %rank, 1; rem.u32 %r3, %r3, %r7; mapa.shared::cluster.u32 %r4, %r2, %r3; mov.u32 %r5, bar; mapa.shared::cluster.u32 %r6, %r5, %r3;

@@ -1,4 +1,5 @@
-//! mbarriers: what programs may see of their state, and the raw word in shared memory, which is recorded for the curious.
+//! mbarriers: what programs may see of their state, and the raw word in shared memory, which is recorded for the
+//! curious.
 
 use crate::case::{Case, Class};
 

@@ -1,4 +1,5 @@
-//! wgmma: every swizzle, both majors of both operands, A from shared memory and registers, every type, accumulation probes.
+//! wgmma: every swizzle, both majors of both operands, A from shared memory and registers, every type, accumulation
+//! probes.
 
 use super::matrix::fragments;
 use crate::case::Case;

@@ -155,7 +155,8 @@ pub(super) fn starts(inputs: &Inputs, model: &Forward) -> Vec<f64> {
     inputs.segments().0.iter().flat_map(of_segment).collect()
 }
 
-/// The programs of `scan` and `states` that `takes` names, whole sequences or from given start states: values, and the same bits from all.
+/// The programs of `scan` and `states` that `takes` names, whole sequences or from given start states: values, and the
+/// same bits from all.
 fn scan(device: &Device, case: &Case, takes: impl Fn(&Gdn) -> bool) {
     let inputs = Inputs::new(case);
     let model = Forward::of(&inputs);

@@ -1,8 +1,9 @@
 //! Stages on tensors whose places need 64 bits, gradients and states included: the bits of small tensors.
 //!
-//! Tensors of tokens and of chunks are moved to the ends of sparse buffers, and the tables say so. The second of two chunks
-//! starts with the first row of `q` and the first matrix of `h` that lie 2^31 or 2^32 elements into their buffers: 2^32 bytes,
-//! or 2^33. Gates, of 64 times fewer bytes than values, lie past 2^31 where no device has memory for the values.
+//! Tensors of tokens and of chunks are moved to the ends of sparse buffers, and the tables say so. The second of two
+//! chunks starts with the first row of `q` and the first matrix of `h` that lie 2^31 or 2^32 elements into their
+//! buffers: 2^32 bytes, or 2^33. Gates, of 64 times fewer bytes than values, lie past 2^31 where no device has memory
+//! for the values.
 
 use bakewell::emulator::CompletionPolicy;
 use bakewell::schedule::Schedule;

@@ -1,4 +1,5 @@
-//! Every stage of its own, on the emulator: launched with a parameter block, its result compared with that of plain loops.
+//! Every stage of its own, on the emulator: launched with a parameter block, its result compared with that of plain
+//! loops.
 //!
 //! | module | subject |
 //! |---|---|

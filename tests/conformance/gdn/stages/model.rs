@@ -10,8 +10,8 @@ use bakewell::schedule::gdn::{Chunk, Segment};
 
 use super::inputs::{CHUNK, DIM, Inputs};
 
-/// The forward of every chunk. Chunks are those of [`Inputs::chunks`] without padding; rows are those of the tensors, and
-/// NaN in gaps.
+/// The forward of every chunk. Chunks are those of [`Inputs::chunks`] without padding; rows are those of the tensors,
+/// and NaN in gaps.
 #[derive(Debug)]
 pub(super) struct Forward {
     /// `[rows, heads]`.

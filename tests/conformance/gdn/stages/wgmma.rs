@@ -15,7 +15,8 @@ fn untouched(buffer: &Buffer) -> bool {
     buffer.read().unwrap().iter().all(|&byte| byte == 0xFF)
 }
 
-/// Every program of the forward on an engine: values, nothing written that is not asked for, and the same bits from all.
+/// Every program of the forward on an engine: values, nothing written that is not asked for, and the same bits from
+/// all.
 pub(super) fn scan(engine: Engine, device: &Device, case: &Case) {
     let inputs = Inputs::new(case);
     let model = Forward::of(&inputs);
@@ -69,7 +70,8 @@ fn scans_go_round_their_rings() {
     scan(Engine::Wgmma, &emulated(Arch::Sm90, 2, CompletionPolicy::Lazy), &case);
 }
 
-/// Chunks before those that are remembered are not read: a matrix of NaN there does not matter. M is not there, and said so.
+/// Chunks before those that are remembered are not read: a matrix of NaN there does not matter. M is not there, and
+/// said so.
 #[test]
 fn pre_scans_pass_over_what_is_forgotten() {
     let case = Case { lengths: &[400], l2norm: true, segment_chunks: Some(4), value_heads: 2, ..Case::default() };

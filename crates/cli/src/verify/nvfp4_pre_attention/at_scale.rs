@@ -1,5 +1,5 @@
-//! Calls of the model's size, compared in every byte: of exact sums with what the reference makes of a few tokens, and of
-//! more than 2^32 elements with what the device makes of them.
+//! Calls of the model's size, compared in every byte: of exact sums with what the reference makes of a few tokens, and
+//! of more than 2^32 elements with what the device makes of them.
 
 use std::cell::OnceCell;
 use std::rc::Rc;

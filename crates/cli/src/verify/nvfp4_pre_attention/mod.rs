@@ -17,8 +17,8 @@ use bakewell_conformance::{Golden, Judged, Verdict};
 use super::case::{AnyCase, Case, CaseOutcome, REFERENCE, boxed};
 use super::{Args, folders, gpu_name};
 
-/// Goldens; with the source tree's also the generated cases, one for each schedule that no plan could choose, and on a GPU
-/// calls of the model's size.
+/// Goldens; with the source tree's also the generated cases, one for each schedule that no plan could choose, and on a
+/// GPU calls of the model's size.
 pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn AnyCase>>> {
     let (goldens, generated) = folders(args, Operation::Nvfp4PreAttention)?;
     let mut cases: Vec<_> = Golden::<Inputs>::load_all(&goldens)?.into_iter().map(Case::golden).collect();

@@ -1,17 +1,17 @@
 //! Stage `adjoint`: backward over the chunks of a segment, the gradient of the state in registers.
 //!
-//! Grid: `segment_count * value_heads * value_splits` CTAs in x; the splits of a head are neighbours, then the heads of a
-//! segment. CTAs of padding segments return at once.
+//! Grid: `segment_count * value_heads * value_splits` CTAs in x; the splits of a head are neighbours, then the heads of
+//! a segment. CTAs of padding segments return at once.
 //!
 //! | what | pointers |
 //! |---|---|
 //! | gradients | `dv` receives dVb, which the stage `tail` finds and replaces; `dh`; `dh0` null or not; `segment_state` null |
 //! | pre-scan | `segment_state` receives G, from zeros; `dv`, `dh`, `dh0`, `dht`, `start` null |
 //!
-//! A segment that is the last of its sequence starts from `dht` (null: zeros), any other from `start`, which is read only
-//! where a sequence has several segments. The first one writes `dh0`. In the pre-scan the first segment of a sequence has
-//! no G: nothing is before it. A G contains nothing of `dht`; the map of a segment carries that across. Chunks that
-//! forget what is before them, by `fade` and `forget`, are not scanned.
+//! A segment that is the last of its sequence starts from `dht` (null: zeros), any other from `start`, which is read
+//! only where a sequence has several segments. The first one writes `dh0`. In the pre-scan the first segment of a
+//! sequence has no G: nothing is before it. A G contains nothing of `dht`; the map of a segment carries that across.
+//! Chunks that forget what is before them, by `fade` and `forget`, are not scanned.
 
 use super::{CHUNK_TOKENS, Gdn, HEAD_DIM, f32, pointer, u32, u64};
 use crate::params::ParamLayout;
@@ -62,8 +62,8 @@ pub(super) const fn barrier_bytes(schedule: &Gdn) -> u32 {
     stages(schedule) * 3 * 8
 }
 
-/// Bytes of dynamic shared memory: a ring of chunks (k, q, gradient of the output, A, P, six factors per token), 2 KiB per 16
-/// value columns where results become rows, barriers.
+/// Bytes of dynamic shared memory: a ring of chunks (k, q, gradient of the output, A, P, six factors per token), 2 KiB
+/// per 16 value columns where results become rows, barriers.
 pub(super) const fn shared_bytes(schedule: &Gdn) -> u32 {
     let rows = CHUNK_TOKENS * HEAD_DIM * 2;
     let values = CHUNK_TOKENS * schedule.value_columns * 2;

@@ -431,9 +431,9 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Hopper's warpgroup products. Steps are how much longer a scan alone took for each chunk more to a CTA, in the record of
-    /// an H200 that `docs/design/0004-gdn.md` cites: scans of 16, 32 and 47 chunks, in halves of 32 and 512, pre-scans of 32
-    /// and 47 where nothing is forgotten. All else is estimated.
+    /// Hopper's warpgroup products. Steps are how much longer a scan alone took for each chunk more to a CTA, in the
+    /// record of an H200 that `docs/design/0004-gdn.md` cites: scans of 16, 32 and 47 chunks, in halves of 32 and 512,
+    /// pre-scans of 32 and 47 where nothing is forgotten. All else is estimated.
     pub const WGMMA: Costs = Costs {
         scan_steps: &[(128, 2000), (64, 1440)],
         scan_start: 5000,

@@ -1,7 +1,8 @@
 //! Stage `prepare`: what a chunk's scan and backward share and the state does not touch.
 //!
-//! A warp has a chunk and a value head. On registers it is a CTA; with the programs of Hopper it is one of those of three or four
-//! value heads of a key head, which are a CTA and share the products of its keys. Grid: `chunk_count * value_heads`, divided by
+//! A warp has a chunk and a value head. On registers it is a CTA; with the programs of Hopper it is one of those of
+//! three or four value heads of a key head, which are a CTA and share the products of its keys. Grid:
+//! `chunk_count * value_heads`, divided by
 //! [`value_heads`], CTAs in x, the value heads of a chunk neighbours. CTAs of padding chunks return at once.
 
 use super::wgmma::with_maps;
@@ -54,13 +55,13 @@ const GROUP_FIELDS: [ParamField; 16] = [
     u32("l2norm"),
 ];
 
-/// Fields of the parameter block where value heads share a key head: maps of keys and inverses, then those of [`PARAMS`]
-/// without them.
+/// Fields of the parameter block where value heads share a key head: maps of keys and inverses, then those of
+/// [`PARAMS`] without them.
 pub const GROUP_PARAMS: ParamLayout =
     ParamLayout { fields: &with_maps::<{ GROUP_MAPS.len() + GROUP_FIELDS.len() }>(&GROUP_MAPS, &GROUP_FIELDS, &[]) };
 
-/// Bytes of dynamic shared memory: the inverse, in whose place are quarters of keys and its diagonal blocks before, neither
-/// of them larger; four factors of each token.
+/// Bytes of dynamic shared memory: the inverse, in whose place are quarters of keys and its diagonal blocks before,
+/// neither of them larger; four factors of each token.
 pub const SHARED_BYTES: u32 = INVERSE_BYTES + FACTOR_BYTES;
 
 const WARP: u32 = 32;
@@ -74,8 +75,8 @@ pub const fn value_heads(schedule: &Gdn) -> u32 {
     schedule.threads / WARP
 }
 
-/// Bytes of dynamic shared memory of [`value_heads`] that share a key head: keys, in whose place their inverses follow; products
-/// of keys, 10 blocks of 16 x 16 floats; factors; a barrier.
+/// Bytes of dynamic shared memory of [`value_heads`] that share a key head: keys, in whose place their inverses follow;
+/// products of keys, 10 blocks of 16 x 16 floats; factors; a barrier.
 pub(super) const fn group_shared_bytes(schedule: &Gdn) -> u32 {
     let (keys, heads) = (CHUNK_TOKENS * HEAD_DIM * 2, value_heads(schedule));
     let first = if keys > heads * INVERSE_BYTES { keys } else { heads * INVERSE_BYTES };

@@ -1,8 +1,9 @@
 //! Stages `scan` and `states`: forward over the chunks of a segment, the state in registers.
 //!
-//! Grid: `segment_count * value_heads * value_splits` CTAs in x; the splits of a head are neighbours, then the heads of a
-//! segment. In the pre-scan (`states` with `segment_state` not null) twice as many splits: the first half scans the values
-//! from a state of zeros (H), the second the identity without values (M). CTAs that have nothing to do return at once.
+//! Grid: `segment_count * value_heads * value_splits` CTAs in x; the splits of a head are neighbours, then the heads of
+//! a segment. In the pre-scan (`states` with `segment_state` not null) twice as many splits: the first half scans the
+//! values from a state of zeros (H), the second the identity without values (M). CTAs that have nothing to do return at
+//! once.
 //!
 //! | what | program | pointers |
 //! |---|---|---|

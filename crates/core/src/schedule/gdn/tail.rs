@@ -1,8 +1,8 @@
 //! Stage `tail`: gradients of a chunk from the states around it and from dVb, which it finds in `dv` and replaces.
 //!
-//! Grid: up to `chunk_count * heads` CTAs in x; more than fit the device at once (one per SM) gain nothing. CTA `i` takes items
-//! `i`, `i + grid`, ...: an item is a chunk and a key head, whose value heads are summed in order. Which CTA an item falls
-//! to changes no bits. Padding chunks are passed over.
+//! Grid: up to `chunk_count * heads` CTAs in x; more than fit the device at once (one per SM) gain nothing. CTA `i`
+//! takes items `i`, `i + grid`, ...: an item is a chunk and a key head, whose value heads are summed in order. Which
+//! CTA an item falls to changes no bits. Padding chunks are passed over.
 //!
 //! Reads `h`, `v_new` (tape or stage `states`), `dh`, `dv` (stage `adjoint`). `v` is read only in rows whose `beta` is
 //! smaller than 2^-40.
@@ -48,7 +48,8 @@ pub const PARAMS: ParamLayout = ParamLayout {
     ],
 };
 
-/// Bytes of mbarriers: full and empty of the rows of a key head, of the states, and of two slots of a value head's rows.
+/// Bytes of mbarriers: full and empty of the rows of a key head, of the states, and of two slots of a value head's
+/// rows.
 pub(super) const BARRIER_BYTES: u32 = (2 + 2 + 4) * 8;
 
 /// Bytes of the sums that the gradients of gate and beta of a value head are made of.

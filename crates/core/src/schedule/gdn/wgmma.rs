@@ -11,7 +11,8 @@
 //! | `Stage::Adjoint` | backward | `dv` (dVb), `dh`, `dh0` |
 //!
 //! Each with all value columns per CTA (two state warpgroups) or half of them (one). Both give the same bits. A helper
-//! warpgroup, and one of warps that load, store and make factors, work ahead of the state. The pre-scan has all value columns.
+//! warpgroup, and one of warps that load, store and make factors, work ahead of the state. The pre-scan has all value
+//! columns.
 
 use super::{CHUNK_TOKENS, Engine, Gdn, HEAD_DIM, Stage, adjoint, f32, pointer, prepare, scan, wgmma_tail};
 use crate::params::{ParamField, ParamKind, ParamLayout};
@@ -75,8 +76,8 @@ const fn state_warpgroups(schedule: &Gdn) -> u32 {
     schedule.value_columns / WARPGROUP_VALUES
 }
 
-/// Rings of operands, of values, of factors and of what the helper makes, and a place of rows for each state warpgroup; full
-/// and empty.
+/// Rings of operands, of values, of factors and of what the helper makes, and a place of rows for each state warpgroup;
+/// full and empty.
 const fn barriers(schedule: &Gdn) -> u32 {
     let facts = Wgmma::of(schedule);
     2 * (2 * facts.stages + 2 * facts.slots + state_warpgroups(schedule))
@@ -204,8 +205,8 @@ pub(super) const fn with_maps<const N: usize>(
     all
 }
 
-/// Map of a `[tokens, heads, 128]` BF16 tensor with any strides, in elements. Boxes hold 64 tokens of `panels` halves of
-/// a head: 2 for q and k, 1 for the tensors of value heads.
+/// Map of a `[tokens, heads, 128]` BF16 tensor with any strides, in elements. Boxes hold 64 tokens of `panels` halves
+/// of a head: 2 for q and k, 1 for the tensors of value heads.
 pub fn heads_request(
     address: u64,
     tokens: u64,

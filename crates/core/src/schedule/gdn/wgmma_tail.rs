@@ -1,6 +1,7 @@
 //! Stage `tail` on Hopper's warpgroup products: `kernels/gdn/hopper_tail.cu`.
 //!
-//! Grid, tables and fields are those of [`tail`]. In front of the fields stand tensor maps, made as those of the scans: by
+//! Grid, tables and fields are those of [`tail`]. In front of the fields stand tensor maps, made as those of the scans:
+//! by
 //! [`heads_request`](super::wgmma::heads_request) and [`states_request`](super::wgmma::states_request).
 
 use super::wgmma::{PANEL_BYTES, WARPGROUP, with_maps};
@@ -24,12 +25,12 @@ const OTHER_REGISTERS: u32 = 56;
 /// Heads whose factors are in shared memory.
 const FACTOR_SLOTS: u32 = 2;
 
-/// Full, empty and, of a short chunk, ready of the ring of halves; full and empty of the factors of a head, of the rows of a
-/// key head, and of the sums of a head.
+/// Full, empty and, of a short chunk, ready of the ring of halves; full and empty of the factors of a head, of the rows
+/// of a key head, and of the sums of a head.
 const BARRIER_BYTES: u32 = (3 * STAGES + 2 * FACTOR_SLOTS + 2 + 2) * 8;
 
-/// Bytes of dynamic shared memory: halves of a value head, each three panels of tokens and two halves of a state; q and k;
-/// R and N'; sets of five factors per token and what they are of; sums; products of rows; barriers.
+/// Bytes of dynamic shared memory: halves of a value head, each three panels of tokens and two halves of a state; q and
+/// k; R and N'; sets of five factors per token and what they are of; sums; products of rows; barriers.
 pub(super) const SHARED_BYTES: u32 = {
     let half = (3 + 2 * 2) * PANEL_BYTES;
     let column = CHUNK_TOKENS * 4;

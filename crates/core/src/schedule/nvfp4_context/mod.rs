@@ -40,8 +40,8 @@ pub struct Nvfp4Context {
     pub name: &'static str,
     /// Kernel.
     pub engine: Engine,
-    /// Query heads of a row group: heads that share a KV head and are packed into one tile. Decode takes whole groups of
-    /// any size and has 1 here.
+    /// Query heads of a row group: heads that share a KV head and are packed into one tile. Decode takes whole groups
+    /// of any size and has 1 here.
     pub pack: u32,
     /// Whether several CTAs may share a tile's keys. Decode's always may.
     pub split: bool,
@@ -290,8 +290,8 @@ impl Nvfp4Context {
     ///
     /// tcgen05: rings of packed tiles, expanded tiles and 6 slots of page ids; six pairs between the roles of the two
     /// halves (queries, scores, weights twice, rescale slot twice, turns, outputs: sixteen) and one for the queries'
-    /// release. wgmma and expanded: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that of the
-    /// merge. expand: one for each of K and V. merge: none.
+    /// release. wgmma and expanded: rings of packed K and V, expanded K and V, and two tiles of queries. decode: that
+    /// of the merge. expand: one for each of K and V. merge: none.
     pub const fn barriers(&self) -> u32 {
         let rings = self.rings() * (self.packed_stages + self.expanded_stages);
         match self.engine {
@@ -303,9 +303,9 @@ impl Nvfp4Context {
         }
     }
 
-    /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode the
-    /// queries, packed pages, the merge and the eight products of each scale byte; of merge the weights of each row's
-    /// splits.
+    /// Bytes of dynamic shared memory of a CTA: barriers and scalars, queries, expanded ring, packed ring; of decode
+    /// the queries, packed pages, the merge and the eight products of each scale byte; of merge the weights of each
+    /// row's splits.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
         let (head, q_tiles) = match self.engine {
             Engine::Tcgen05(_) => (4096, 1),

@@ -1,7 +1,7 @@
 //! Schedules of the GEMM on the tcgen05 tensor cores, and what their launches need to know.
 //!
-//! A CTA pair computes tiles of 256 tokens x 256 columns; each CTA owns 128 tokens, and of the columns two head rows per
-//! token. The kernel: `kernels/nvfp4_pre_attention/tcgen05.cu`.
+//! A CTA pair computes tiles of 256 tokens x 256 columns; each CTA owns 128 tokens, and of the columns two head rows
+//! per token. The kernel: `kernels/nvfp4_pre_attention/tcgen05.cu`.
 
 use serde::Serialize;
 
@@ -145,15 +145,15 @@ impl Tcgen05 {
         128 + 32 * self.epilogue_warps()
     }
 
-    /// Number of mbarriers: two per stage of a ring (operands, scales where separate, four launch responses), one each way
-    /// for the accumulator.
+    /// Number of mbarriers: two per stage of a ring (operands, scales where separate, four launch responses), one each
+    /// way for the accumulator.
     pub const fn barriers(&self) -> u32 {
         let rings = if self.separate_scales { 2 } else { 1 };
         2 * (rings * self.stages + 4) + 2
     }
 
-    /// Bytes of dynamic shared memory of a CTA: barriers and small tables, ring of operands and their scales, staging of
-    /// packed rows.
+    /// Bytes of dynamic shared memory of a CTA: barriers and small tables, ring of operands and their scales, staging
+    /// of packed rows.
     ///
     /// A stage holds 128 rows of A, half of 256 rows of B, the scales of the former and of all the latter.
     pub const fn dynamic_shared_bytes(&self) -> u32 {
@@ -218,8 +218,8 @@ impl Schedule for Tcgen05 {
     }
 }
 
-/// What a launch of the GEMM depends on. All sizes are positive; `hidden` is a multiple of 64, `heads` even and a multiple of
-/// `destinations`.
+/// What a launch of the GEMM depends on. All sizes are positive; `hidden` is a multiple of 64, `heads` even and a
+/// multiple of `destinations`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Rows of the activation.
@@ -305,7 +305,8 @@ impl Shape {
         )
     }
 
-    /// Map of the output, `[destinations, tokens, heads / destinations * 3, row bytes]`: boxes of one row of 128 tokens.
+    /// Map of the output, `[destinations, tokens, heads / destinations * 3, row bytes]`: boxes of one row of 128
+    /// tokens.
     pub fn output_map(&self, address: u64, output: OutputFormat) -> TensorMapRequest {
         let row = u64::from(output.row_bytes());
         let rows = self.heads / self.destinations * u64::from(KINDS);
@@ -324,8 +325,8 @@ impl Shape {
     }
 }
 
-/// Pair order of a weight's scales: `[n_tiles][2][sets][512]` to `[n_tiles][sets][2][512]`, so that the tiles of a stage,
-/// for both halves of the 256 columns, are one run of bytes.
+/// Pair order of a weight's scales: `[n_tiles][2][sets][512]` to `[n_tiles][sets][2][512]`, so that the tiles of a
+/// stage, for both halves of the 256 columns, are one run of bytes.
 ///
 /// `swizzled` has a multiple of `2 * sets` tiles of 512 bytes.
 pub fn pair_order(swizzled: &[u8], sets: usize) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Schedules of the GEMM on the warpgroup tensor cores, and what their launches need to know.
 //!
-//! A cluster of two CTAs computes tiles of 256 tokens x 256 columns; each CTA owns 128 tokens, and of the columns two head
-//! rows per token. Operands are images, see [`image_bytes`]. The kernel: `kernels/nvfp4_pre_attention/wgmma.cu`.
+//! A cluster of two CTAs computes tiles of 256 tokens x 256 columns; each CTA owns 128 tokens, and of the columns two
+//! head rows per token. Operands are images, see [`image_bytes`]. The kernel: `kernels/nvfp4_pre_attention/wgmma.cu`.
 
 use serde::Serialize;
 

@@ -108,7 +108,8 @@ fn is_nan(ty: Type, bits: u64) -> bool {
     exact(ty, bits, false).is_nan()
 }
 
-/// A NaN of another format. To and from `f64`, and from bf16 to `f32`, sign and payload are kept; otherwise it is canonical.
+/// A NaN of another format. To and from `f64`, and from bf16 to `f32`, sign and payload are kept; otherwise it is
+/// canonical.
 fn nan_payload(bits: u64, to: Type, from: Type, how: ScalarMode) -> u64 {
     // Sign and fraction, the fraction at the top of a word.
     let (sign, fraction) = match from {

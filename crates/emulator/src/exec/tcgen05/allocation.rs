@@ -1,8 +1,8 @@
 //! alloc, dealloc, relinquish_alloc_permit (PTX ISA 9.4, 9.7.18.7.1; ISA notes, tcgen05 1.2).
 //!
-//! An ordinary allocation is a power of two of columns of the first 512, and several may live at once. An exclusive one is any
-//! multiple of 32, up to all 576 columns of sm_107, and no other lives beside it: it waits until there is none, and others wait
-//! until it is freed, by a dealloc that is exclusive as well.
+//! An ordinary allocation is a power of two of columns of the first 512, and several may live at once. An exclusive one
+//! is any multiple of 32, up to all 576 columns of sm_107, and no other lives beside it: it waits until there is none,
+//! and others wait until it is freed, by a dealloc that is exclusive as well.
 
 use super::{Tcgen05Op, group_of, memory, ranks};
 use crate::check::{Access, Actor, Bytes, Order, Proxy, Use};
@@ -224,7 +224,8 @@ fn grant(machine: &mut Cluster, by: Actor, ranks: &[u32], request: Request) -> R
     Ok(Some(column))
 }
 
-/// First column of a free run in all CTAs. What is exclusive wants all columns free, and lets none be granted beside it.
+/// First column of a free run in all CTAs. What is exclusive wants all columns free, and lets none be granted beside
+/// it.
 fn free_columns(machine: &mut Cluster, ranks: &[u32], columns: u32, exclusive: bool) -> Option<u32> {
     let mut free = |from: u32, to: u32| {
         ranks.iter().all(|&rank| {

@@ -1,7 +1,7 @@
 //! Order and completion of mma, cp, shift and commit (ISA notes, tcgen05 8).
 //!
-//! Each issuing thread has a queue. The engine picks when a step runs; it runs behind every earlier step of its thread, so the
-//! pairs that are ordered by themselves stay in order, and a commit signals after everything it tracks.
+//! Each issuing thread has a queue. The engine picks when a step runs; it runs behind every earlier step of its thread,
+//! so the pairs that are ordered by themselves stay in order, and a commit signals after everything it tracks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -63,8 +63,8 @@ pub(super) struct Queues {
     threads: BTreeMap<u32, VecDeque<Step>>,
 }
 
-/// The queued operation that conflicts with an access of columns of a CTA, in words: one that writes them, or one that reads
-/// them when the access writes.
+/// The queued operation that conflicts with an access of columns of a CTA, in words: one that writes them, or one that
+/// reads them when the access writes.
 pub(super) fn in_flight(machine: &mut Cluster, rank: u32, column: u32, columns: u32, write: bool) -> Option<String> {
     for holder in (rank & !1)..=(rank | 1) {
         let Some(tensor) = machine.ctas.get(holder as usize).and_then(|cta| cta.tensor.as_ref()) else {

@@ -1,7 +1,7 @@
 //! Registers of tcgen05.ld: they hold what was loaded behind a `tcgen05.wait::ld` only (ISA notes, tcgen05 2.6).
 //!
-//! The emulator delivers the values at once, and devices keep the order of a register's uses too; nothing promises it, so that a
-//! use before the wait is a warning.
+//! The emulator delivers the values at once, and devices keep the order of a register's uses too; nothing promises it,
+//! so that a use before the wait is a warning.
 
 use std::collections::HashSet;
 

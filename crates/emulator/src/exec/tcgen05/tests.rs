@@ -13,8 +13,8 @@ use crate::emulator::Report;
 use crate::exec::wgmma::tests::{Cta, Placement, TILE, value};
 use crate::isa::Target;
 
-/// Allocates 512 columns (`%t20` is the address), runs `work`, loads, frees. `%p0` is thread 0, `%p2` warp 0, `%p3` true, `%p4`
-/// false, `%t22` the address of the partition of the warp.
+/// Allocates 512 columns (`%t20` is the address), runs `work`, loads, frees. `%p0` is thread 0, `%p2` warp 0, `%p3`
+/// true, `%p4` false, `%t22` the address of the partition of the warp.
 fn around(work: &str, epilogue: &str) -> String {
     format!(
         ".shared .align 4 .b32 slot;

@@ -39,7 +39,8 @@ const DUMP: &str = "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b
     DUMP: ld.shared.v4.u32 {%r16, %r17, %r18, %r19}, [%r12]; st.global.v4.u32 [%rd9], {%r16, %r17, %r18, %r19};
     add.u32 %r12, %r12, 512; add.u64 %rd9, %rd9, 512; add.u32 %r13, %r13, 1; setp.lt.u32 %p3, %r13, 16; @%p3 bra DUMP;";
 
-/// The tile as the naive loop fills it: `place` is the swizzle on the absolute address, whose low bits are those of the offset.
+/// The tile as the naive loop fills it: `place` is the swizzle on the absolute address, whose low bits are those of the
+/// offset.
 fn expected(input: &[u8], inner: i64, (x, y): (i64, i64), fill: [u8; 2], place: impl Fn(u32) -> u32) -> Vec<u8> {
     let mut tile = vec![0xee; 8192];
     for row in 0..16 {

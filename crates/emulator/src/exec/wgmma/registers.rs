@@ -1,8 +1,9 @@
-//! Registers of wgmma: what other instructions may do with accumulators and fragments of A, and when (ISA notes, async 6.5).
+//! Registers of wgmma: what other instructions may do with accumulators and fragments of A, and when (ISA notes, async
+//! 6.5).
 //!
-//! Between an access to an accumulator, or a change of a fragment of A, by another instruction and a `wgmma.mma_async` that
-//! uses it a `wgmma.fence` is needed, and a `wgmma.wait_group` between that and the next one. Assemblers serialise what breaks the rule, so it is a warning, and the
-//! products are finished at once.
+//! Between an access to an accumulator, or a change of a fragment of A, by another instruction and a `wgmma.mma_async`
+//! that uses it a `wgmma.fence` is needed, and a `wgmma.wait_group` between that and the next one. Assemblers serialise
+//! what breaks the rule, so it is a warning, and the products are finished at once.
 
 use super::{MmaAsync, Queue, SourceA, WgmmaOp, run_steps};
 use crate::decode::{Instr, Named};

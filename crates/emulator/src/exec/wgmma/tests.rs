@@ -8,8 +8,8 @@ use crate::isa::Target;
 use crate::options::Options;
 use half::{bf16, f16};
 
-/// Program around a body that a CTA executes with its shared memory filled: `%tile` is the address of `image`, `%tid` the
-/// thread, `%in0..` its input words, and `%o0..` what is given back, `outs` of them by thread.
+/// Program around a body that a CTA executes with its shared memory filled: `%tile` is the address of `image`, `%tid`
+/// the thread, `%in0..` its input words, and `%o0..` what is given back, `outs` of them by thread.
 pub(crate) struct Cta<'a> {
     pub(crate) target: Target,
     pub(crate) threads: u32,
@@ -305,7 +305,8 @@ fn a_from_registers_and_f16_accumulators() {
     }
 }
 
-/// Accumulators that are used without a wait, or changed without a fence, are told; products are finished as assemblers do.
+/// Accumulators that are used without a wait, or changed without a fence, are told; products are finished as assemblers
+/// do.
 #[test]
 fn missing_waits_and_fences_are_warnings() {
     let b = k_major(32, 256);

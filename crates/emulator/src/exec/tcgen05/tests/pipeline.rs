@@ -3,7 +3,8 @@
 use super::*;
 use crate::async_engine::CompletionPolicy::{Eager, Lazy, Random};
 
-/// One bf16 product whose operands threads wrote to shared memory; `fence`, `commit` and `wait` are the parts a fault leaves out.
+/// One bf16 product whose operands threads wrote to shared memory; `fence`, `commit` and `wait` are the parts a fault
+/// leaves out.
 fn program(fence: &str, commit: &str, wait: &str) -> String {
     let p = k_major(128, 1024);
     let mut steps = String::new();
