@@ -21,7 +21,8 @@ using S = Schedule;
 // Value heads of a CTA.
 constexpr int warps = S::threads / warp_lanes;
 
-static_assert(S::threads == warps * warp_lanes && warps <= block_count, "whole warps, a row of blocks for each at least");
+static_assert(S::threads == warps * warp_lanes, "whole warps");
+static_assert(warps <= block_count && 2 * warps >= block_count, "one row of blocks of the keys' products for each, or two");
 
 struct SharedMap {
     union {

@@ -528,11 +528,16 @@ impl Planner<'_> {
 }
 
 /// Geometry of CTAs in x; `None` for none.
+///
+/// # Errors
+/// [`Error::Argument`] about `grid` for more CTAs than a grid may have.
 fn geometry(arch: Arch, schedule: &Schedule, ctas: u64) -> Result<Option<LaunchConfig>> {
-    // Below 2^31 by the limits of a problem.
-    let Ok(ctas @ 1..) = u32::try_from(ctas) else { return Ok(None) };
+    if ctas == 0 {
+        return Ok(None);
+    }
     let config = LaunchConfig {
-        grid: [ctas, 1, 1],
+        // What does not fit is more than any grid may have, and refused as such.
+        grid: [u32::try_from(ctas).unwrap_or(u32::MAX), 1, 1],
         cluster: [1, 1, 1],
         block: schedule.threads,
         dynamic_shared_bytes: schedule.dynamic_shared_bytes(),
@@ -545,4 +550,22 @@ fn geometry(arch: Arch, schedule: &Schedule, ctas: u64) -> Result<Option<LaunchC
 fn no_program(architecture: &Architecture, wanted: String) -> Error {
     let available = architecture.gdn.schedules.iter().map(|schedule| schedule.name.to_owned());
     Error::no_program(Operation::Gdn, architecture.arch, wanted, available)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step that does not fit is an error, never left out.
+    #[test]
+    fn a_grid_has_all_its_ctas_or_none_is_planned() {
+        let grid = |ctas| geometry(Arch::Sm90, &Schedule::COPY, ctas).map(|config| config.map(|config| config.grid[0]));
+        assert_eq!(grid(0).unwrap(), None);
+        assert_eq!(grid(1).unwrap(), Some(1));
+        assert_eq!(grid(i32::MAX as u64).unwrap(), Some(i32::MAX as u32));
+        for ctas in [1 << 31, u64::from(u32::MAX), 1 << 32, (1 << 32) + 1, u64::MAX] {
+            let error = grid(ctas).unwrap_err();
+            assert!(error.to_string().starts_with("grid: expected 1..=2147483647 CTAs in x"), "{error}");
+        }
+    }
 }
