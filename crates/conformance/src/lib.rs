@@ -13,6 +13,7 @@
 //! | [`random`] | reproducible random numbers |
 //! | [`call`] | the tensors of a call by name, and buffers for them |
 //! | [`staged`] | a call on a device, outputs poisoned and guarded |
+#![cfg_attr(feature = "cuda", doc = "| [`graphs`] | captured launches replayed with other inputs |")]
 //! | [`judged`] | goldens, the reference, and verdicts on outputs |
 //! | [`gdn`] | inputs, runs, references and limits of Gated DeltaNet training |
 //! | [`gqa_decode`] | inputs, references and tolerances of grouped-query decode attention |
@@ -38,6 +39,8 @@ pub mod engines;
 pub mod file;
 pub mod gdn;
 pub mod gqa_decode;
+#[cfg(feature = "cuda")]
+pub mod graphs;
 mod guarded;
 pub mod judged;
 pub mod nvfp4_context;

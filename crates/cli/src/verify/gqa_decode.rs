@@ -1,23 +1,29 @@
-//! Golden and generated cases of grouped-query decode attention.
+//! Golden and generated cases of grouped-query decode attention, and on a GPU replays of captured launches.
 
 use std::collections::BTreeSet;
 
+use bakewell::cuda::CudaRuntime;
 use bakewell::gqa_decode::{GqaDecode, decide};
 use bakewell::schedule::Schedule as _;
 use bakewell::schedule::gqa_decode::GqaDecode as Schedule;
-use bakewell::{Architecture, Device, Operation, architectures};
+use bakewell::{Architecture, Device, DeviceName, Operation, architectures};
+use bakewell_conformance::gqa_decode::replays::{CHANGED, replays};
 use bakewell_conformance::gqa_decode::{Case as Generated, Distribution, Inputs, inputs::Lengths};
-use bakewell_conformance::{Golden, Judged};
+use bakewell_conformance::graphs::replays_are_fresh_launches;
+use bakewell_conformance::{Golden, Judged, Planned};
 
-use super::case::{AnyCase, Case, boxed};
+use super::case::{AnyCase, Case, CaseOutcome, boxed};
 use super::{Args, folders};
+use crate::report::one_line;
 
 /// Seed of generated inputs.
 const INPUT_SEED: u64 = 17;
 
-/// Goldens; with the source tree's also the generated cases, and one for each program that none of these runs.
+/// Goldens; with the source tree's also the generated cases, one for each program that none of these runs, and on a GPU
+/// the replays.
 pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn AnyCase>>> {
     let (goldens, generated) = folders(args, Operation::GqaDecode)?;
+    let with_tree = generated.is_some();
     let mut cases = Vec::new();
     for mut golden in Golden::<Inputs>::load_all(&goldens)? {
         // A golden has no log-sum-exp: the reference gives it.
@@ -35,7 +41,47 @@ pub(super) fn cases(args: &Args, device: &Device) -> anyhow::Result<Vec<Box<dyn 
             cases.push(Case::generated(&case.name, case.inputs(INPUT_SEED)?)?);
         }
     }
-    Ok(boxed(cases))
+    let mut cases = boxed(cases);
+    if let (true, Ok(DeviceName::Cuda(ordinal))) = (with_tree, device.name().parse()) {
+        for (name, captured, changed) in replays()? {
+            cases.push(Box::new(Replayed { ordinal, name, captured, changed }));
+        }
+    }
+    Ok(cases)
+}
+
+/// A captured launch that is replayed with other lengths.
+struct Replayed {
+    ordinal: u32,
+    name: String,
+    captured: Inputs,
+    changed: Vec<Inputs>,
+}
+
+impl Replayed {
+    fn verify(&self) -> bakewell::Result<()> {
+        let runtime = CudaRuntime::open(self.ordinal)?;
+        let device = Device::with_runtime(runtime.clone())?;
+        replays_are_fresh_launches(&runtime, &device, &self.captured, CHANGED, &self.changed)
+    }
+}
+
+impl AnyCase for Replayed {
+    fn outcome(&self, device: &Device, others: &[Device]) -> CaseOutcome {
+        let Planned { programs, schedules, .. } = self.captured.plan(device).unwrap_or_default();
+        let ran = (0..=others.len()).try_for_each(|_| self.verify());
+        CaseOutcome {
+            operation: Operation::GqaDecode,
+            case: self.name.clone(),
+            against: "fresh launches",
+            program: (!programs.is_empty()).then(|| programs.join(" + ")),
+            variants: schedules.iter().map(|schedule| schedule.variant()).collect(),
+            figures: None,
+            failure: ran.err().map(|error| one_line(&error.into())),
+            warnings: Vec::new(),
+            skipped: None,
+        }
+    }
 }
 
 /// The problem of a generated case, its batch filled in.

@@ -5,11 +5,13 @@
 //! | [`inputs`] | inputs, and generators of them |
 //! | [`call`] | the tensors of a call |
 //! | [`judged`] | what should come out, and whether it did |
+//! | [`replays`] | calls to capture in a graph, and what to replay them with |
 //! | [`tolerance`] | how far an output may be from what is expected, and why |
 
 pub mod call;
 pub mod inputs;
 pub mod judged;
+pub mod replays;
 pub mod tolerance;
 
 pub use inputs::{Case, Distribution, Inputs};
