@@ -1,4 +1,4 @@
-//! A launch of a binding allocates no host memory. The counter is the allocator of the process: a test program of its own.
+//! A launch of a binding allocates no host memory. The counter is the allocator of the process, so this is a program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
