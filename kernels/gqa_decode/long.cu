@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
     cluster_arrive_relaxed();
     wait_for_earlier_grids(params, work, warp, lane);
-    const int32_t length = params.sequence_lengths[work.request];
+    const int32_t length = work.length(params);
     __syncthreads();
     const uint32_t tiles = (static_cast<uint32_t>(length) + S::tile_keys - 1) / S::tile_keys;
     switch (role_of(warp)) {

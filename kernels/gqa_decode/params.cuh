@@ -11,7 +11,7 @@ constexpr int most_early_tiles = 15;
 struct Params {
     const void* q;                     // [batch, kv_heads * group_size, head_dim]
     const void* kv;                    // [batch, 2, kv_heads, capacity, head_dim], 0 = K, 1 = V
-    const int32_t* sequence_lengths;   // [batch], each in [0, capacity]
+    const int32_t* sequence_lengths;   // [batch]; see `Work::length`
     void* out;                         // [batch, kv_heads * group_size, head_dim]
     float* lse;                        // [batch, kv_heads * group_size], natural logarithm; null: not wanted
     float* partial_out;                // [batch, kv_heads * group_size, partials, head_dim]; partials = splits / cluster

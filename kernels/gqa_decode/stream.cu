@@ -10,21 +10,15 @@
 //
 // No barrier ties the warps together, and 8 warps keep 64 KiB of loads in flight.
 
-#include "../device/cluster.cuh"
-#include "early_request.cuh"
 #include "output.cuh"
 #include "params.cuh"
 #include "schedule.cuh"
+#include "warps.cuh"
 #include "work.cuh"
 
 namespace bakewell {
 
 using S = Schedule;
-
-static_assert(S::threads == S::consumer_warps * 32, "every warp computes");
-static_assert(S::tile_keys == S::consumer_warps * block_keys, "one block of keys per warp");
-static_assert(S::stages == 0, "no ring");
-
 using SharedMap = MergeOf<S>;
 
 // The warp's block of a tile.
@@ -94,23 +88,5 @@ extern "C" __global__ void __launch_bounds__(bakewell::Schedule::threads, bakewe
     gqa_decode_stream(const __grid_constant__ bakewell::Params params) {
     using namespace bakewell;
     extern __shared__ __align__(128) char shared_bytes[];
-    static_assert(sizeof(SharedMap) == S::dynamic_shared_bytes, "the schedule's budget");
-    auto& shared = *reinterpret_cast<SharedMap*>(shared_bytes);
-    const auto work = Work<S>::of_this_cta();
-    const uint32_t warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-
-    if (threadIdx.x == 0) {
-        shared.init();
-    }
-    __syncwarp();
-    // Pairs with the wait before the merge: no CTA writes into a peer that has not started.
-    cluster_arrive_relaxed();
-    wait_for_earlier_grids(params, work, warp, lane);
-    const int32_t length = params.sequence_lengths[work.request];
-    Attention<S> attention = attention_of<S>(params, work, lane);
-    attend(params, work, length, attention, warp);
-    attention.store(shared.warps, warp);
-    cluster_wait();
-    merge_and_store<S>(params, work, shared, length);
+    attend_by_warps<S, attend>(params, shared_bytes);
 }

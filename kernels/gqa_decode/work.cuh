@@ -22,6 +22,12 @@ struct Work {
 
     static __device__ Work of_this_cta() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 
+    // Keys of the request. A length outside [0, capacity] counts as the bound next to it: no key is read past the cache.
+    __device__ int32_t length(const Params& params) const {
+        const auto most = static_cast<int32_t>(min(params.capacity, static_cast<uint64_t>(INT32_MAX)));
+        return max(0, min(params.sequence_lengths[request], most));
+    }
+
     // Index of [request, kv_head].
     __device__ size_t head(const Params& params) const {
         return static_cast<size_t>(request) * params.kv_heads + kv_head;

@@ -5,6 +5,7 @@
 //! | nothing (run again, also without clearing anything) | equal bytes |
 //! | cache slots past the length | equal bytes |
 //! | order of the requests, other requests in the batch (split count fixed) | equal bytes per request |
+//! | lengths below 0 or above the capacity, to the bound next to them | equal bytes; the reference refuses them |
 //! | capacity | tolerance |
 //! | split count | tolerance |
 //! | strides of dimensions of one element | equal bytes |
@@ -46,6 +47,28 @@ fn slots_past_the_length_do_not_matter() {
         clean.kv = HostTensor::rounded(clean.kv.dtype, &clean.kv.shape, &finite).unwrap();
         assert_ne!(clean.kv, poisoned.kv);
         equal("other tail", &outputs(device, &poisoned)?, &outputs(device, &clean)?)
+    });
+}
+
+/// A short capacity, a ring of tiles, and registers that stream them; every access to the cache is checked.
+#[test]
+fn a_length_outside_the_capacity_counts_as_the_bound_next_to_it() {
+    on_every_engine(|device| {
+        for (capacity, num_splits) in [(64, None), (190, Some(2)), (8200, None)] {
+            let last = capacity as i32;
+            let problem =
+                GqaDecode { capacity, query_heads: 4, kv_heads: 1, num_splits, lse: true, ..GqaDecode::default() };
+            let within = Inputs::generate(&problem, &[last, 0], Distribution::Normal, 12).unwrap();
+            for lengths in [[last + 1, -1], [i32::MAX, i32::MIN]] {
+                let outside = Inputs { sequence_lengths: HostTensor::of_i32(&[2], &lengths), ..within.clone() };
+                let got = outputs(device, &outside);
+                match device.arch() {
+                    Some(_) => equal(&format!("{lengths:?}"), &outputs(device, &within)?, &got?)?,
+                    None => assert!(got.unwrap_err().contains("sequence_lengths: expected 0..="), "{lengths:?}"),
+                }
+            }
+        }
+        Ok(())
     });
 }
 

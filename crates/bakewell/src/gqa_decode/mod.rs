@@ -9,12 +9,14 @@
 //! |---|---|---|
 //! | `q`, `out` | `dtype` | `[batch, query_heads, head_dim]` |
 //! | `kv` | `dtype` | `[batch, 2, kv_heads, capacity, head_dim]`, 0 = K, 1 = V |
-//! | `sequence_lengths` | i32 | `[batch]`, each in `0..=capacity` when the work runs |
+//! | `sequence_lengths` | i32 | `[batch]`, each in `0..=capacity` |
 //! | `lse` (optional) | f32 | `[batch, query_heads]`, natural logarithm of the sum of `exp(score)` |
 //!
 //! All are contiguous. Lengths stay on the device: they may change between launches, also between replays of a graph. A
-//! request of length 0 gives zeros and log-sum-exp -inf. Cache slots at or past the length may hold anything, NaN
-//! included. The same inputs give the same bits; the plan depends on sizes, the architecture and its SM count only.
+//! length outside `0..=capacity` counts as the bound next to it, so that no launch reads past `kv`; only the reference,
+//! which sees the lengths on the host, refuses it. A request of length 0 gives zeros and log-sum-exp -inf. Cache slots
+//! at or past the length may hold anything, NaN included. The same inputs give the same bits; the plan depends on
+//! sizes, the architecture and its SM count only.
 //!
 //! [`mod@decide`] is the pure planner: route, splits, geometry, workspace.
 
