@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use bakewell_core::schedule::gqa_decode::MOST_EARLY_TILES;
 
 use crate::docs;
 use crate::workspace::Workspace;
@@ -19,6 +20,9 @@ const GENERATED: [&str; 2] = ["docs/programs.md", "src/programs.rs"];
 /// Words that mark unfinished work.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
+/// Constants of a kernel's header that `bakewell_core` states too, and that no schedule renders: header, name, value.
+const STATED_TWICE: [(&str, &str, u32); 1] = [("kernels/gqa_decode/params.cuh", "most_early_tiles", MOST_EARLY_TILES)];
+
 /// Runs every rule and prints each finding.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut findings = Vec::new();
@@ -31,6 +35,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         }
     }
     findings.extend(pages_without_entry(workspace, &files)?);
+    for (path, name, value) in STATED_TWICE {
+        let text = std::fs::read_to_string(workspace.root.join(path)).unwrap_or_default();
+        findings.extend(differing_constant(path, &text, name, value));
+    }
     for (path, expected) in docs::generated(workspace)? {
         if std::fs::read_to_string(&path).unwrap_or_default() != expected {
             findings.push(format!("{} is not current; run `cargo xtask docs`", path.display()));
@@ -74,6 +82,13 @@ fn files(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     files.retain(written_by_people);
     files.sort();
     Ok(files)
+}
+
+/// A header that does not give a constant the value that it has in Rust.
+fn differing_constant(path: &str, text: &str, name: &str, value: u32) -> Option<String> {
+    let expected = format!("constexpr int {name} = {value};");
+    (!text.lines().any(|line| line == expected))
+        .then(|| format!("{path}: expected `{expected}`, as in `bakewell_core`"))
 }
 
 /// Rules that look at one file.
@@ -202,6 +217,14 @@ mod tests {
         assert_eq!(findings("a.cuh", "#pragma once\n").len(), 1);
         assert!(findings("a.rs", "//! Subject.\n").is_empty());
         assert!(findings("a.toml", "[package]\n").is_empty());
+    }
+
+    #[test]
+    fn a_constant_stated_twice_has_one_value() {
+        let text = "constexpr int most = 15;\n";
+        assert_eq!(differing_constant("a.cuh", text, "most", 15), None);
+        assert!(differing_constant("a.cuh", text, "most", 16).is_some());
+        assert!(differing_constant("a.cuh", "", "most", 15).is_some());
     }
 
     #[test]
