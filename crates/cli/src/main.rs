@@ -7,7 +7,7 @@
 //! | [`explain`] | a plan, without running it |
 //! | [`run`] | an operation on tensors from a file |
 //! | [`verify`] | every golden case |
-//! | [`bench`] | times beside the ceilings of the same run |
+//! | [`mod@bench`] | times beside the ceilings of the same run |
 //! | [`environment`] | facts that a record must hold |
 //! | [`emulate`] | any PTX on the emulator, with its checkers |
 //! | [`args`] | arguments that commands share |
